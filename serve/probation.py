@@ -1,0 +1,80 @@
+"""Probation: the first answers of a new version are watched, and a bad version is found out by what it says.
+
+An answer is bad when it is empty or when it repeats itself without end. The version before is the measure: a user who
+asks for repetition does not bring a version down.
+"""
+
+from collections import Counter, deque
+from dataclasses import dataclass
+
+from storage.records import Exchange
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbationSettings:
+    """How long, and how bad."""
+
+    answers: int = 8  # answers watched
+    bad_share: float = 0.5  # of the answers watched so far, above the share before: the version is taken back
+    least: int = 3  # answers before a verdict
+    gram: int = 6  # tokens: an answer repeats when one run of so many tokens ...
+    repeats: int = 4  # ... stands in it so often, covering half of it
+
+
+def is_bad(exchange: Exchange, settings: ProbationSettings) -> bool:
+    """Empty, or half of it is one run of tokens again and again."""
+    ids = exchange.response_ids
+    if len(ids) <= 1:
+        return True
+    n = settings.gram
+    grams = Counter(tuple(ids[i : i + n]) for i in range(len(ids) - n + 1))
+    if not grams:
+        return False
+    repeated = sum(count for count in grams.values() if count >= settings.repeats)
+    return repeated >= 0.5 * len(ids)
+
+
+class Probation:
+    """Watches one version at a time."""
+
+    def __init__(self, settings: ProbationSettings) -> None:
+        self.settings = settings
+        self.version: int | None = None  # on probation now
+        self._seen: list[bool] = []
+        self._before: deque[bool] = deque(maxlen=16)  # the answers of versions that stood
+
+    def begin(self, version: int) -> None:
+        """A new version went live. One that was still on probation counts as having stood."""
+        self._before.extend(self._seen)
+        self.version, self._seen = version, []
+
+    def watch(self, exchange: Exchange) -> bool:
+        """Take an answer; True once the version on probation has failed. Aborted answers say nothing."""
+        if exchange.finish_reason not in ("stop", "length", "tool_calls"):
+            return False
+        bad = is_bad(exchange, self.settings)
+        if self.version is None or exchange.version != self.version:
+            self._before.append(bad)
+            return False
+        self._seen.append(bad)
+        if len(self._seen) >= self.settings.answers and not self._failed():
+            self._before.extend(self._seen)
+            self.version, self._seen = None, []
+            return False
+        return self._failed()
+
+    def end(self) -> None:
+        """The version was taken back: forget its answers."""
+        self.version, self._seen = None, []
+
+    def progress(self) -> str:
+        """For people: "3 of 8 answers watched, 1 bad"."""
+        if self.version is None:
+            return "none"
+        return f"v{self.version}: {len(self._seen)} of {self.settings.answers} answers watched, {sum(self._seen)} bad"
+
+    def _failed(self) -> bool:
+        if len(self._seen) < self.settings.least:
+            return False
+        before = sum(self._before) / len(self._before) if self._before else 0.0
+        return sum(self._seen) / len(self._seen) - before >= self.settings.bad_share
