@@ -22,7 +22,7 @@ class Lineage:
         self.objects, self.versions, self.registry = objects, versions, registry
         self.keep_last = keep_last
         self.head: Version | None = None
-        self.consumed: frozenset[str] = frozenset()
+        self.consumed: frozenset[str] = frozenset()  # by any committed version, withdrawn ones too (see `refresh`)
         self.lineage: list[int] = []
         self.pinned: int | None = None
         self.live: int | None = None
@@ -31,11 +31,15 @@ class Lineage:
         self._noted_pin: int | None | str = "unread"
 
     def refresh(self) -> None:
-        """Read the head and what it consumed."""
+        """Read the head and what was consumed.
+
+        A sample that a withdrawn version consumed is not trained again: it led to weights that somebody, or the
+        probation, took back, and the same batch would lead there again.
+        """
         head = self.versions.head()
         if head is None or self.head is None or head.number != self.head.number:
-            self.consumed = self.versions.consumed(head.number) if head else frozenset()
             self.lineage = self.versions.lineage(head.number) if head else []
+            self.consumed = frozenset(s for version in self.versions.versions() for s in version.sample_ids)
             self.head = head
 
     def settle(self) -> None:

@@ -36,7 +36,11 @@ def make_sample(
             )
         except HintDoesNotFit as why:
             fault = ("hint does not fit", str(why))
-    if fault is None and enhanced is not None and len(enhanced) + len(exchange.response_ids) > settings.max_train_tokens:
+    if (
+        fault is None
+        and enhanced is not None
+        and len(enhanced) + len(exchange.response_ids) > settings.max_train_tokens
+    ):
         fault = ("too long", f"with the hint it is {len(enhanced) + len(exchange.response_ids)} tokens; "
                  f"at most {settings.max_train_tokens} train")  # fmt: skip
     if fault is not None:

@@ -19,6 +19,7 @@ class TurnBook:
         self._packed: dict[str, bytes] = {}
         self._version_of: dict[str, int] = {}
         self._open_in: dict[int, set[str]] = {}
+        self._decided_by: dict[str, str] = {}
         self.ended: Counter[str] = Counter()  # turns that did not train, by reason
         self.trained = 0  # turns that did
         self.accepted = 0  # all turns seen since the start of the journal
@@ -41,9 +42,16 @@ class TurnBook:
         """The version whose journal segment an open turn belongs to."""
         return self._version_of.get(exchange_id)
 
-    def became_sample(self, exchange_id: str) -> None:
-        """The sample has all that is needed from here: the text is let go, the turn stays open until it is trained."""
-        self._packed.pop(exchange_id, None)
+    def decide_by(self, exchange_id: str, next_state_id: str, *, feedback: bool) -> bool:
+        """Name the next state whose verdict counts: the first one, unless feedback comes. False where it does not."""
+        if exchange_id not in self._version_of or (exchange_id in self._decided_by and not feedback):
+            return False
+        self._decided_by[exchange_id] = next_state_id
+        return True
+
+    def decides(self, exchange_id: str, next_state_id: str) -> bool:
+        """Whether this next state's verdict is the one that counts."""
+        return self._decided_by.get(exchange_id) == next_state_id
 
     def end(self, disposition: Disposition) -> None:
         """A turn ended without training."""
@@ -67,6 +75,7 @@ class TurnBook:
     def _close(self, exchange_id: str) -> bool:
         version = self._version_of.pop(exchange_id, None)
         self._packed.pop(exchange_id, None)
+        self._decided_by.pop(exchange_id, None)
         if version is None:
             return False
         self._open_in[version].discard(exchange_id)
