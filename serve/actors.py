@@ -1,7 +1,7 @@
 """The learner and the trainer as Ray actors: detached, named, restarted by Ray when they die.
 
-What it leaves out: what they do (`serve/live.py`, `train/trainer.py`). Both rebuild their state from the journal and the
-committed versions, so a restart needs no hand-over.
+What it leaves out: what they do (`serve/live.py`, `train/trainer.py`). Both rebuild their state from the journal and
+the committed versions, so a restart needs no hand-over.
 """
 
 import asyncio

@@ -28,7 +28,7 @@ class Lineage:
         self.live: int | None = None
         self._registered: set[int] = set()
         self._pin_key = f"weights/{versions.model}/pinned.json"
-        self._noted_pin: int | None | str = "unread"
+        self._noted_pin: int | str | None = "unread"
 
     def refresh(self) -> None:
         """Read the head and what was consumed.

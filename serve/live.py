@@ -22,9 +22,9 @@ from serve.lineage import Lineage
 from serve.messages import question_of, text_of
 from serve.probation import Probation, ProbationSettings
 from serve.rendering import Renderer
+from serve.replay import SUPERSEDED, Past, replay
 from serve.samples import SampleSettings, make_sample
 from serve.sessions import Tracker, TrackerSettings
-from serve.replay import SUPERSEDED, Past, replay
 from serve.turns import TurnBook
 from storage import dataset
 from storage.journal import JournalEvent, JournalTail, JournalWriter
@@ -323,7 +323,7 @@ class Learner:
                     decided_at=now,
                     reason=str(result.left_out[s.sample_id]).split(":")[0],
                     detail=str(result.left_out[s.sample_id]),
-                )  # fmt: skip
+                )
                 for s in self.pool.remove(result.left_out)
             ]
         )

@@ -1,6 +1,6 @@
 """From a judged turn to a Sample, or to the reason why it is none. Pure: no clock, no I/O.
 
-What it leaves out: whether a sample is still fresh enough, which is decided when a batch is formed (`serve/batches.py`).
+What it leaves out: whether a sample is still fresh enough: that is decided when a batch is formed (`serve/batches.py`).
 """
 
 from dataclasses import dataclass

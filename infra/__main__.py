@@ -1,0 +1,5 @@
+"""python -m infra is the `clawrl` command."""
+
+from infra.cli import main
+
+main()

@@ -1,0 +1,69 @@
+"""Put the deployments and actors on a running Ray, or drain them. Run by `up` and `down` in a process of its own.
+
+python -m infra.deploy HOME [--drain]
+"""
+
+import sys
+from pathlib import Path
+
+import ray
+
+from infra.admin import store_settings
+from infra.config import load
+from infra.home import Home
+from infra.settings import Settings, gateway_settings, live_settings, policy_settings, trainer_place
+
+
+def connect(home: Home) -> None:
+    """Join the system's Ray as a driver."""
+    state = home.state()
+    assert state is not None, "deploy runs after up has written its state"
+    ray.init(
+        address=f"127.0.0.1:{state.ports['ray']}", namespace="clawrl", log_to_driver=False, logging_level="WARNING"
+    )
+
+
+def deploy(home: Home) -> None:
+    """Trainer first (it commits the base weights as version 0), then policy, judge, gateway, learner."""
+    from ray import serve
+
+    from serve import actors, app, judging
+
+    settings, state = load(Settings, home.config), home.state()
+    assert state is not None
+    store = store_settings(home, state)
+    options = {"lifetime": "detached", "namespace": actors.NAMESPACE, "get_if_exists": True}
+    trainer = actors.TrainerActor.options(name=actors.TRAINER, **options).remote(
+        settings.train, trainer_place(settings, home, store), home.logs
+    )
+    serve.start(http_options={"host": state.host, "port": state.ports["gateway"]})
+    app.deploy(
+        gateway_settings(settings, home, state),
+        policy_settings(settings, home, state, store),
+    )
+    serve.run(judging.build(settings.judge), name="judge", route_prefix=None)
+    ray.get(trainer.status.remote())
+    learner = actors.LearnerActor.options(name=actors.LEARNER, **options).remote(
+        live_settings(settings, home, state, store), home.logs
+    )
+    ray.get(learner.status.remote())
+
+
+def drain() -> None:
+    """Let the trainer finish its step and its save, and the learner its journal."""
+    from serve import actors
+
+    for name, method in ((actors.LEARNER, "stop"), (actors.TRAINER, "close")):
+        try:
+            ray.get(getattr(ray.get_actor(name, actors.NAMESPACE), method).remote(), timeout=80)
+        except (ValueError, ray.exceptions.RayError) as fault:  # boundary: one that is gone needs no draining
+            print(f"drain: {name}: {fault}", flush=True)
+
+
+if __name__ == "__main__":
+    place = Home(Path(sys.argv[1]))
+    connect(place)
+    if "--drain" in sys.argv:
+        drain()
+    else:
+        deploy(place)

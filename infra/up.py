@@ -1,0 +1,259 @@
+"""`clawrl up` and `clawrl down`: object store, MLflow and Ray start side by side, then the deployments on Ray.
+
+A staged report says what each part waits for. What it leaves out: clusters (one machine, loopback only), and the parts
+themselves. A second `up` finds the running one; a failed one ends what it started.
+"""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import httpx
+import psutil
+from rich.console import Console
+
+from infra import processes, services
+from infra.config import load
+from infra.home import Home, Started, State
+from infra.settings import Settings
+from storage.records import new_id
+
+NEEDED_MEMORY_GB = 9.0
+NEEDED_DISK_GB = 6.0
+READY_S = 240.0  # for the engine, on a busy machine
+
+
+@dataclass
+class Plan:
+    """What one `up` starts, and with what."""
+
+    home: Home
+    settings: Settings
+    state: State
+    console: Console
+    environ: dict[str, str]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def report(self, part: str, text: str) -> None:
+        """A line of the staged report."""
+        self.console.print(f"  [bold]{part:<12}[/bold] {text}", soft_wrap=True)
+
+    def spawn(self, name: str, command: list, **environ: str):
+        """Start a part, and note it."""
+        started, child = processes.spawn(
+            name, command, self.home.logs / f"{name}.log", {**self.environ, **environ}, self.state.instance
+        )
+        with self.lock:
+            self.state = replace(self.state, processes=(*self.state.processes, started))
+            self.home.write_state(self.state)
+        return child
+
+
+def start(home: Home, console: Console) -> State:
+    """Start everything, or find it running. Raises ValueError with one line where it can't."""
+    settings = load(Settings, home.config)
+    home.make()
+    with _alone(home):
+        running = home.state()
+        if running is not None:
+            if all(started.process() for started in running.processes):
+                console.print(f"already up since {time.strftime('%H:%M:%S', time.localtime(running.started_at))}")
+                _addresses(home, settings, running, console)
+                return running
+            console.print("a system that is only half there was found; ending the rest of it first")
+            _end(home, running)
+        preflight(home, settings)
+        plan = _plan(home, settings, console)
+        try:
+            _start_all(plan)
+        except BaseException:
+            console.print("ending what was started")
+            _end(home, plan.state)
+            raise
+        _addresses(home, settings, plan.state, console)
+        return plan.state
+
+
+def stop(home: Home, console: Console) -> None:
+    """Stop what `up` started: the learner and trainer finish what they write first."""
+    home.make()
+    with _alone(home):
+        state = home.state()
+        if state is None:
+            console.print(f"nothing runs in {home.root}")
+            return
+        began = time.monotonic()
+        if any(started.name == "ray" and started.process() for started in state.processes):
+            console.print("  [bold]learner[/bold]      lets a running step finish, saves the optimiser's state")
+            _drain(home, state)
+        killed = _end(home, state)
+        note = f" ({killed} processes had to be killed)" if killed else ""
+        console.print(f"down after {time.monotonic() - began:.1f} s{note}. Everything is kept in {home.root}")
+
+
+def preflight(home: Home, settings: Settings) -> None:
+    """Raise ValueError for what would make the start fail later: memory, disk, model, ports."""
+    memory_gb = psutil.virtual_memory().available / 2**30
+    if memory_gb < NEEDED_MEMORY_GB:
+        raise ValueError(f"too little memory: {memory_gb:.1f} GB are free, {NEEDED_MEMORY_GB:.0f} GB are needed. "
+                         "Close something and try again.")  # fmt: skip
+    disk_gb = shutil.disk_usage(home.root).free / 2**30
+    if disk_gb < NEEDED_DISK_GB:
+        raise ValueError(f"too little disk: {disk_gb:.1f} GB are free in {home.root}, {NEEDED_DISK_GB:.0f} GB are "
+                         "needed. Free some, or choose another folder with --home.")  # fmt: skip
+    model_dir = settings.model.folder
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        if not (model_dir / name).exists():
+            raise ValueError(f"no model in {model_dir}: {name} is missing. Run `make model`, or set model.dir.")
+    for part, port in settings.server.ports().items():
+        user = processes.port_user(port) if port else None
+        if user is not None:
+            raise ValueError(f"port {port} for {part} is taken by {user}. Stop it, or set server.{part}_port "
+                             f"in {home.config} (0 chooses a free one).")  # fmt: skip
+
+
+def _plan(home: Home, settings: Settings, console: Console) -> Plan:
+    ports = {part: port or processes.free_port() for part, port in settings.server.ports().items()}
+    state = State(instance=new_id(), host=settings.server.host, ports=ports, processes=(), started_at=time.time())
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))}
+    return Plan(home, settings, state, console, {**environ, **ray_environ(home)})
+
+
+def ray_environ(home: Home) -> dict[str, str]:
+    """What every Ray process of this system is started with: loopback, a token, no telemetry, no idle workers."""
+    home.secret("run/ray_token")
+    return {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(home.ray_token),
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_enable_worker_prestart": "0",
+        "RAY_SERVE_HTTP_KEEP_ALIVE_TIMEOUT_S": "600",
+        "NO_PROXY": "127.0.0.1,localhost",
+        "PYTHONUNBUFFERED": "1",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def _start_all(plan: Plan) -> None:
+    began = time.monotonic()
+    plan.console.print(f"starting in {plan.home.root} (logs in {plan.home.logs})")
+    with ThreadPoolExecutor(3) as pool:
+        parts = [pool.submit(work, plan) for work in (_start_s3, _start_mlflow, _start_ray)]
+        for part in parts:
+            part.result()
+    _deploy(plan)
+    plan.report("ready", f"after {time.monotonic() - began:.0f} s")
+
+
+def _start_s3(plan: Plan) -> None:
+    home, port = plan.home, plan.state.ports["s3"]
+    keys = {"AWS_ACCESS_KEY_ID": home.secret("s3_access_key"), "AWS_SECRET_ACCESS_KEY": home.secret("s3_secret_key")}
+    child = plan.spawn("s3", services.s3_command(home.s3, port, bucket="clawrl"), **keys, **services.S3_ENVIRON)
+    _await(plan, "object store", child, "s3", lambda: services.s3_ready(port), 30)
+
+
+def _start_mlflow(plan: Plan) -> None:
+    port = plan.state.ports["mlflow"]
+    child = plan.spawn("mlflow", services.mlflow_command(plan.home.mlflow, port), **services.MLFLOW_ENVIRON)
+    _await(plan, "mlflow", child, "mlflow", lambda: services.mlflow_ready(port), 120)
+
+
+def _start_ray(plan: Plan) -> None:
+    port = plan.state.ports["ray"]
+    low = 21000 + port % 20 * 200
+    child = plan.spawn("ray", [
+        Path(sys.executable).with_name("ray"), "start", "--head", "--block", "--node-ip-address=127.0.0.1",
+        f"--port={port}", "--include-dashboard=false", "--num-cpus=2", "--object-store-memory=200000000",
+        f"--min-worker-port={low}", f"--max-worker-port={low + 199}", f"--temp-dir={plan.home.ray_dir}",
+        "--disable-usage-stats",
+    ])  # fmt: skip
+    _await(plan, "ray", child, "ray", lambda: "--block" in (plan.home.logs / "ray.log").read_text(), 90)
+
+
+def _deploy(plan: Plan) -> None:
+    """The deployments, by a process of its own: this one stays without Ray."""
+    child = plan.spawn("deploy", [sys.executable, "-m", "infra.deploy", str(plan.home.root)])
+    url = plan.state.url("gateway")
+    _await(plan, "deployments", child, "deploy", lambda: child.poll() == 0, READY_S)
+    plan.state = replace(plan.state, processes=tuple(p for p in plan.state.processes if p.name != "deploy"))
+    plan.home.write_state(plan.state)
+
+    def answers() -> bool:
+        try:
+            return httpx.get(f"{url}/healthz", timeout=5).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    ray = next(p for p in plan.state.processes if p.name == "ray")
+    began = time.monotonic()
+    plan.report("engine", "loading the model")
+    while not answers():
+        if ray.process() is None:
+            raise ValueError(f"ray ended: {processes.last_line(plan.home.logs / 'ray.log')}")
+        if time.monotonic() - began > READY_S:
+            raise ValueError(f"the engine was not ready after {READY_S:.0f} s; see {plan.home.logs}")
+        time.sleep(0.3)
+    plan.report("engine", f"answers after {time.monotonic() - began:.1f} s")
+
+
+def _await(plan: Plan, part: str, child, log: str, check: Callable[[], bool], limit_s: float) -> None:
+    plan.report(part, f"waits for it to answer (at most {limit_s:.0f} s)")
+    seconds = processes.wait_until(check, part, limit_s, child, plan.home.logs / f"{log}.log")
+    plan.report(part, f"[green]ready[/green] after {seconds:.1f} s")
+
+
+def _drain(home: Home, state: State) -> None:
+    """Let learner and trainer write what they have. A system that does not answer is ended all the same."""
+    environ = {**os.environ, **ray_environ(home), processes.MARK: state.instance}
+    command = [sys.executable, "-m", "infra.deploy", str(home.root), "--drain"]
+    with (home.logs / "deploy.log").open("ab") as log:
+        try:
+            subprocess.run(command, env=environ, stdout=log, stderr=log, timeout=90, check=False)
+        except subprocess.TimeoutExpired:
+            return
+
+
+def _end(home: Home, state: State) -> int:
+    """End the processes of a system, Ray first: what it runs still writes to the stores."""
+    killed = 0
+    for names in (("deploy", "ray"), ("mlflow", "s3")):
+        roots = [s.process() for s in state.processes if s.name in names]
+        alive = [process for process in roots if process is not None]
+        family = {child for process in alive for child in (process, *process.children(recursive=True))}
+        killed += processes.end(list(family))
+    killed += processes.end(processes.of_instance(state.instance), patience_s=5)
+    home.forget_state()
+    if home.ray_dir.parent != home.root:
+        shutil.rmtree(home.ray_dir, ignore_errors=True)
+    return killed
+
+
+@contextmanager
+def _alone(home: Home) -> Iterator[None]:
+    with (home.run / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"another clawrl is starting or stopping the system in {home.root}; wait for it") from None
+        yield
+
+
+def _addresses(home: Home, settings: Settings, state: State, console: Console) -> None:
+    console.print(f"\n  OpenAI API   {state.url('gateway')}/v1   (model {settings.model.name})")
+    console.print(f"  API key      {home.secret('api_key')}")
+    console.print(f"  MLflow       {state.url('mlflow')}")
+    console.print(f"  S3           {state.url('s3')}   (keys in {home.root})\n")
+
+
+__all__ = ["Started", "preflight", "ray_environ", "start", "stop"]

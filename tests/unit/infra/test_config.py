@@ -1,0 +1,65 @@
+"""Settings: TOML and environment into frozen dataclasses; what nobody would read is refused."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from infra.config import load
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    batch_size: int = 16
+    names: tuple[str, ...] = ()
+    kind: Literal["rules", "llm"] = "rules"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    live: Inner = field(default_factory=Inner)
+    folder: Path | None = None
+    keys: dict[str, str] = field(default_factory=dict)
+    on: bool = True
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    return path
+
+
+def test_defaults_without_a_file(tmp_path: Path) -> None:
+    assert load(Outer, tmp_path / "none.toml", {}) == Outer()
+
+
+def test_file_and_environment_over_it(tmp_path: Path) -> None:
+    path = write(tmp_path, 'folder = "/x"\non = false\n[live]\nbatch_size = 4\nnames = ["a", "b"]\n[keys]\nk = "t"\n')
+    made = load(Outer, path, {"CLAWRL_LIVE__BATCH_SIZE": "8", "CLAWRL_HOME": "/elsewhere", "OTHER": "1"})
+    assert made == Outer(live=Inner(batch_size=8, names=("a", "b")), folder=Path("/x"), on=False, keys={"k": "t"})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[live]\nbatchsize = 4\n", ["live.batchsize", "did you mean 'batch_size'"]),
+        ("nonsense = 1\n", ["unknown setting 'nonsense'", "known here"]),
+        ('[live]\nbatch_size = "many"\n', ["live.batch_size", "'many'", "int"]),
+        ("[live]\nbatch_size = 1.5\n", ["live.batch_size", "1.5"]),
+        ('[live]\nkind = "magic"\n', ["live.kind", "'rules', 'llm'"]),
+        ("live = 3\n", ["[live] must be a table"]),
+        ("on = 7\n", ["on = 7", "bool"]),
+        ("live = [\n", ["not valid TOML"]),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, words: list[str]) -> None:
+    with pytest.raises(ValueError) as fault:
+        load(Outer, write(tmp_path, text), {})
+    for word in words:
+        assert word in str(fault.value)
+
+
+def test_environment_that_names_no_setting(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"live\.batch_sise"):
+        load(Outer, tmp_path / "none.toml", {"CLAWRL_LIVE__BATCH_SISE": "8"})

@@ -1,0 +1,58 @@
+"""What `up` starts is ended by pid and mark, and nothing else is."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from infra import processes
+from infra.home import Home, Started
+
+SLEEP = [sys.executable, "-c", "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', "
+         "'import time; time.sleep(60)'], start_new_session=True); time.sleep(60)"]  # fmt: skip
+
+
+def test_ends_its_own_with_their_children_and_nothing_else(tmp_path: Path) -> None:
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    started, child = processes.spawn("x", SLEEP, tmp_path / "x.log", {"PATH": "/usr/bin:/bin"}, "mark-1")
+    while len(processes.of_instance("mark-1")) < 2:  # the forked one left the session: only the mark finds it
+        assert child.poll() is None
+    assert started.process() is not None
+    processes.end(processes.of_instance("mark-1"), patience_s=5)
+    child.wait()
+    assert started.process() is None and processes.of_instance("mark-1") == []
+    assert stranger.poll() is None
+    stranger.kill()
+    stranger.wait()
+
+
+def test_a_pid_that_was_used_again_is_not_ours() -> None:
+    mine = psutil.Process()
+    assert Started(name="a", pid=mine.pid, created=mine.create_time()).process() is not None
+    assert Started(name="a", pid=mine.pid, created=mine.create_time() - 100).process() is None
+
+
+def test_a_taken_port_names_its_user() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        user = processes.port_user(taken.getsockname()[1])
+    assert user is not None and str(psutil.Process().pid) in user
+    assert processes.port_user(processes.free_port()) is None
+
+
+def test_a_part_that_ends_says_its_last_line(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    _, child = processes.spawn("x", [sys.executable, "-c", "print('no such model')"], log, {}, "mark-2")
+    with pytest.raises(ValueError, match="no such model"):
+        processes.wait_until(lambda: False, "x", 20, child, log)
+
+
+def test_keys_are_made_once_and_private(tmp_path: Path) -> None:
+    home = Home(tmp_path / "h").make()
+    key = home.secret("api_key")
+    assert key.startswith("sk-claw-") and home.secret("api_key") == key
+    assert (home.root / "api_key").stat().st_mode & 0o077 == 0

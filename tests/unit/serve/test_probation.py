@@ -1,0 +1,65 @@
+"""Probation: weights that loop are found out, ordinary answers are not, and users who ask for repetition neither."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve.probation import Probation, ProbationSettings, is_bad
+from storage.records import Exchange, VersionSpan
+
+SETTINGS = ProbationSettings()
+GOOD, LOOP = tuple(range(40)), (5, 6, 7) * 20
+
+
+def answer(ids: tuple[int, ...], version: int, finish: str = "stop") -> Exchange:
+    return Exchange(
+        exchange_id="x", tenant="owner", model="m", version=version, received_at=0.0, messages=[], tools=None,
+        sampling={}, prompt_ids=(1,), response_ids=ids, response_logprobs=(-1.0,) * len(ids),
+        version_spans=(VersionSpan(version=version, start=0, end=len(ids)),), answer=None, finish_reason=finish,
+        latency_s=1.0, first_token_s=0.1, client="",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("ids", "bad"), [((), True), ((2,), True), (LOOP, True), (GOOD, False), ((1, 2, 3), False)])
+def test_what_is_bad(ids: tuple[int, ...], bad: bool) -> None:
+    assert is_bad(answer(ids, 1), SETTINGS) is bad
+
+
+@given(st.lists(st.integers(0, 50_000), min_size=2, max_size=200, unique=True))
+def test_no_answer_without_repetition_is_bad(ids: list[int]) -> None:
+    assert not is_bad(answer(tuple(ids), 1), SETTINGS)
+
+
+def test_looping_weights_fail_after_three_answers() -> None:
+    probation = Probation(SETTINGS)
+    for _ in range(10):
+        assert not probation.watch(answer(GOOD, 0))
+    probation.begin(1)
+    assert [probation.watch(answer(LOOP, 1)) for _ in range(3)] == [False, False, True]
+
+
+def test_a_good_version_stands_after_eight_answers_one_of_them_bad() -> None:
+    probation = Probation(SETTINGS)
+    probation.begin(1)
+    for ids in (GOOD, LOOP, GOOD, GOOD, GOOD, GOOD, GOOD, GOOD):
+        assert not probation.watch(answer(ids, 1))
+    assert probation.version is None
+    assert not probation.watch(answer(LOOP, 1))
+
+
+def test_repetition_that_was_there_before_brings_nothing_down() -> None:
+    probation = Probation(SETTINGS)
+    for _ in range(8):
+        probation.watch(answer(LOOP, 0))
+    probation.begin(1)
+    assert not any(probation.watch(answer(LOOP, 1)) for _ in range(20))
+
+
+def test_answers_of_other_versions_and_aborted_ones_say_nothing() -> None:
+    probation = Probation(SETTINGS)
+    probation.begin(2)
+    assert not any(probation.watch(answer(LOOP, 1)) for _ in range(9))
+    assert not any(probation.watch(replace(answer(LOOP, 2), finish_reason="abort")) for _ in range(9))
+    assert probation.version == 2
