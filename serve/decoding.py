@@ -51,6 +51,10 @@ class Detokenizer:
         """The text of all the ids at once."""
         return self._tokenizer.decode([id for id in ids if id not in self._skipped], skip_special_tokens=False)
 
+    def decode_all(self, ids: Sequence[int]) -> str:
+        """The same with special tokens by name, for people."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False)
+
     def stream(self) -> "StreamDecoder":
         """A fresh incremental decoder."""
         return _ByteStream(self) if self._byte_level else _WindowStream(self)

@@ -40,6 +40,9 @@ class TemplateReport:
     used: Traits
     findings: tuple[str, ...]  # sentences for people, the most important first
 
+    def __str__(self) -> str:
+        return "\n".join((f"{self.model}: template {self.template}", *self.findings))
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
@@ -156,6 +159,10 @@ class Renderer:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of an answer, special tokens left out."""
         return self._tokens.decode(ids)
+
+    def decode_all(self, ids: Sequence[int]) -> str:
+        """The same with special tokens by name, for people."""
+        return self._tokens.decode_all(ids)
 
     def token_text(self, id: int) -> str:
         """One token for people; half characters as U+FFFD, special tokens by name."""
