@@ -11,7 +11,7 @@ import httpx
 from infra.config import load
 from infra.home import Home, State
 from infra.settings import Settings
-from storage.objects import ObjectStore
+from storage.objects import ObjectStore, StoreSettings
 from storage.registry import Registry
 from storage.versions import VersionStore
 
@@ -53,7 +53,7 @@ class Running:
 
     def objects(self) -> ObjectStore:
         """The object store."""
-        return ObjectStore(store_settings(self.home, self.state))
+        return store_settings(self.home, self.state).open()
 
     def versions(self) -> VersionStore:
         """The committed versions."""
@@ -64,10 +64,8 @@ class Running:
         return Registry(self.state.url("mlflow"), self.settings.model.name)
 
 
-def store_settings(home: Home, state: State) -> Any:
+def store_settings(home: Home, state: State) -> StoreSettings:
     """Where the object store of this system is, with its keys."""
-    from storage.objects import StoreSettings
-
     return StoreSettings(
         url="s3://clawrl",
         endpoint=state.url("s3"),

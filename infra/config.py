@@ -20,7 +20,7 @@ _OWN = ("CLAWRL_HOME", "CLAWRL_MODELS", "CLAWRL_INSTANCE")
 
 
 def load(cls: type[T], path: Path, environ: typing.Mapping[str, str] = os.environ) -> T:
-    """Settings of `path` (none is fine), overridden by `environ`. Raises ValueError with the key and what it must be."""
+    """Settings of `path` (none is fine), overridden by `environ`. Raises ValueError that names the key."""
     try:
         raw = tomllib.loads(path.read_text()) if path.exists() else {}
     except tomllib.TOMLDecodeError as fault:

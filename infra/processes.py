@@ -8,30 +8,24 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
 
-from infra.home import Started
-
 MARK = "CLAWRL_INSTANCE"
 
 
-def spawn(
-    name: str, command: Sequence[str], log: Path, environ: Mapping[str, str], instance: str
-) -> tuple[Started, subprocess.Popen]:
-    """Start `command` in a session of its own, its output appended to `log`."""
+def spawn(command: Sequence[str | Path], log: Path) -> subprocess.Popen:
+    """Start `command` in a session of its own, with our environment, its output appended to `log`."""
     with log.open("ab") as output:
-        child = subprocess.Popen(
+        return subprocess.Popen(
             [str(part) for part in command],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**environ, MARK: instance},
             start_new_session=True,
         )
-    return Started(name=name, pid=child.pid, created=psutil.Process(child.pid).create_time()), child
 
 
 def of_instance(instance: str) -> list[psutil.Process]:
@@ -63,13 +57,6 @@ def end(processes: Sequence[psutil.Process], patience_s: float = 20.0) -> int:
     return len(left)
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return probe.getsockname()[1]
-
-
 def port_user(port: int, host: str = "127.0.0.1") -> str | None:
     """Who listens on a port, or None where it is free."""
     with socket.socket() as probe:
@@ -85,7 +72,7 @@ def port_user(port: int, host: str = "127.0.0.1") -> str | None:
     return "another process"
 
 
-def wait_until(check, what: str, seconds: float, child: subprocess.Popen, log: Path) -> float:
+def wait_until(check: Callable[[], bool], what: str, seconds: float, child: subprocess.Popen, log: Path) -> float:
     """Poll `check()` until it is true; returns the seconds it took.
 
     Raises ValueError with the log's last line if the process ends first or the time is up.

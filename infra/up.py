@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -30,6 +30,7 @@ from storage.records import new_id
 NEEDED_MEMORY_GB = 9.0
 NEEDED_DISK_GB = 6.0
 READY_S = 240.0  # for the engine, on a busy machine
+BUCKET = "clawrl"
 
 
 @dataclass
@@ -40,18 +41,15 @@ class Plan:
     settings: Settings
     state: State
     console: Console
-    environ: dict[str, str]
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def report(self, part: str, text: str) -> None:
         """A line of the staged report."""
         self.console.print(f"  [bold]{part:<12}[/bold] {text}", soft_wrap=True)
 
-    def spawn(self, name: str, command: list, **environ: str):
-        """Start a part, and note it."""
-        started, child = processes.spawn(
-            name, command, self.home.logs / f"{name}.log", {**self.environ, **environ}, self.state.instance
-        )
+    def note(self, name: str, child: subprocess.Popen) -> subprocess.Popen:
+        """Remember a part that was started."""
+        started = Started(name=name, pid=child.pid, created=psutil.Process(child.pid).create_time())
         with self.lock:
             self.state = replace(self.state, processes=(*self.state.processes, started))
             self.home.write_state(self.state)
@@ -122,10 +120,12 @@ def preflight(home: Home, settings: Settings) -> None:
 
 
 def _plan(home: Home, settings: Settings, console: Console) -> Plan:
-    ports = {part: port or processes.free_port() for part, port in settings.server.ports().items()}
+    ports = {part: port or services.free_port() for part, port in settings.server.ports().items()}
     state = State(instance=new_id(), host=settings.server.host, ports=ports, processes=(), started_at=time.time())
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))}
-    return Plan(home, settings, state, console, {**environ, **ray_environ(home)})
+    for name in [name for name in os.environ if name.startswith(("RAY_", "MLFLOW_"))]:
+        del os.environ[name]  # another system's addresses and keys
+    os.environ.update(ray_environ(home), **{processes.MARK: state.instance})
+    return Plan(home, settings, state, console)
 
 
 def ray_environ(home: Home) -> dict[str, str]:
@@ -157,37 +157,41 @@ def _start_all(plan: Plan) -> None:
 
 
 def _start_s3(plan: Plan) -> None:
-    home, port = plan.home, plan.state.ports["s3"]
-    keys = {"AWS_ACCESS_KEY_ID": home.secret("s3_access_key"), "AWS_SECRET_ACCESS_KEY": home.secret("s3_secret_key")}
-    child = plan.spawn("s3", services.s3_command(home.s3, port, bucket="clawrl"), **keys, **services.S3_ENVIRON)
-    _await(plan, "object store", child, "s3", lambda: services.s3_ready(port), 30)
+    keys = {name: plan.home.secret(f"s3_{name}") for name in ("access_key", "secret_key")}
+    with _stage(plan, "object store"):
+        plan.note("s3", services.start_s3(
+            plan.home.root, plan.state.ports["s3"], bucket=BUCKET, die_with_parent=False, **keys
+        ))  # fmt: skip
 
 
 def _start_mlflow(plan: Plan) -> None:
-    port = plan.state.ports["mlflow"]
-    child = plan.spawn("mlflow", services.mlflow_command(plan.home.mlflow, port), **services.MLFLOW_ENVIRON)
-    _await(plan, "mlflow", child, "mlflow", lambda: services.mlflow_ready(port), 120)
+    with _stage(plan, "mlflow"):
+        plan.note("mlflow", services.start_mlflow(plan.home.root, plan.state.ports["mlflow"], die_with_parent=False))
 
 
 def _start_ray(plan: Plan) -> None:
     port = plan.state.ports["ray"]
     low = 21000 + port % 20 * 200
-    child = plan.spawn("ray", [
+    log = plan.home.logs / "ray.log"
+    log.write_text("")
+    child = processes.spawn([
         Path(sys.executable).with_name("ray"), "start", "--head", "--block", "--node-ip-address=127.0.0.1",
         f"--port={port}", "--include-dashboard=false", "--num-cpus=2", "--object-store-memory=200000000",
         f"--min-worker-port={low}", f"--max-worker-port={low + 199}", f"--temp-dir={plan.home.ray_dir}",
         "--disable-usage-stats",
-    ])  # fmt: skip
-    _await(plan, "ray", child, "ray", lambda: "--block" in (plan.home.logs / "ray.log").read_text(), 90)
+    ], log)  # fmt: skip
+    plan.note("ray", child)
+    with _stage(plan, "ray"):
+        processes.wait_until(lambda: "--block" in log.read_text(), "ray", 90, child, log)
 
 
 def _deploy(plan: Plan) -> None:
     """The deployments, by a process of its own: this one stays without Ray."""
-    child = plan.spawn("deploy", [sys.executable, "-m", "infra.deploy", str(plan.home.root)])
+    log = plan.home.logs / "deploy.log"
+    child = processes.spawn([sys.executable, "-m", "infra.deploy", str(plan.home.root)], log)
     url = plan.state.url("gateway")
-    _await(plan, "deployments", child, "deploy", lambda: child.poll() == 0, READY_S)
-    plan.state = replace(plan.state, processes=tuple(p for p in plan.state.processes if p.name != "deploy"))
-    plan.home.write_state(plan.state)
+    with _stage(plan, "deployments"):
+        processes.wait_until(lambda: child.poll() == 0, "deployments", READY_S, child, log)
 
     def answers() -> bool:
         try:
@@ -207,10 +211,12 @@ def _deploy(plan: Plan) -> None:
     plan.report("engine", f"answers after {time.monotonic() - began:.1f} s")
 
 
-def _await(plan: Plan, part: str, child, log: str, check: Callable[[], bool], limit_s: float) -> None:
-    plan.report(part, f"waits for it to answer (at most {limit_s:.0f} s)")
-    seconds = processes.wait_until(check, part, limit_s, child, plan.home.logs / f"{log}.log")
-    plan.report(part, f"[green]ready[/green] after {seconds:.1f} s")
+@contextmanager
+def _stage(plan: Plan, part: str) -> Iterator[None]:
+    plan.report(part, "starting")
+    began = time.monotonic()
+    yield
+    plan.report(part, f"[green]ready[/green] after {time.monotonic() - began:.1f} s")
 
 
 def _drain(home: Home, state: State) -> None:
@@ -227,7 +233,7 @@ def _drain(home: Home, state: State) -> None:
 def _end(home: Home, state: State) -> int:
     """End the processes of a system, Ray first: what it runs still writes to the stores."""
     killed = 0
-    for names in (("deploy", "ray"), ("mlflow", "s3")):
+    for names in (("ray",), ("mlflow", "s3")):
         roots = [s.process() for s in state.processes if s.name in names]
         alive = [process for process in roots if process is not None]
         family = {child for process in alive for child in (process, *process.children(recursive=True))}

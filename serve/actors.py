@@ -19,7 +19,7 @@ from ray.serve.exceptions import RayServeException
 from judge import JudgeInput
 from serve.lineage import Lineage
 from serve.live import Learner, LiveSettings
-from storage.objects import ObjectStore, StoreSettings
+from storage.objects import StoreSettings
 from storage.records import Sample, Verdict
 from storage.registry import Registry
 from storage.versions import VersionStore
@@ -52,7 +52,7 @@ class TrainerActor:
 
     def __init__(self, settings: TrainSettings, place: TrainerPlace, log_dir: Path | None = None) -> None:
         _log_to(log_dir, TRAINER)
-        objects = ObjectStore(place.store)
+        objects = place.store.open()
         self._lock = threading.Lock()
         self._phase: dict[str, Any] = {"phase": "loading"}
         self._trainer = Trainer(
@@ -108,7 +108,7 @@ class LearnerActor:
 
     def __init__(self, settings: LiveSettings, log_dir: Path | None = None) -> None:
         _log_to(log_dir, LEARNER)
-        objects = ObjectStore(settings.store)
+        objects = settings.store.open()
         versions = VersionStore(objects, settings.model)
         lineage = Lineage(
             objects, versions, Registry(settings.tracking_uri, settings.model), keep_last=settings.keep_last

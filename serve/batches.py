@@ -4,18 +4,18 @@ Pure: the clock is passed in. What was consumed is never remembered here, it is 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from storage.records import Disposition, Sample
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchSettings:
+class PoolSettings:
     """When a step is asked for."""
 
     batch_size: int = 16  # samples a step
     batch_limit_s: float = 900.0  # a smaller batch goes after this time ...
-    batch_least: int = 4  # ... with at least so many, its loss scaled by n / batch_size
+    batch_least: int = 4  # ... with at least so many (the trainer scales its loss by n / batch_size)
     max_version_lag: int = 8  # versions between a sample and the head
     skips_before_quarantine: int = 2
 
@@ -23,7 +23,7 @@ class BatchSettings:
 class Pool:
     """Samples that wait for a step, oldest first. Not thread-safe: one owner."""
 
-    def __init__(self, settings: BatchSettings) -> None:
+    def __init__(self, settings: PoolSettings) -> None:
         self.settings = settings
         self._samples: dict[str, Sample] = {}
         self._skips: dict[str, int] = {}
@@ -69,15 +69,14 @@ class Pool:
         return gone
 
     def due(self, now: float) -> list[Sample]:
-        """The next batch, or [] while there is none. A partial one has its loss weight scaled by n / batch_size."""
+        """The next batch, or [] while there is none."""
         waiting = sorted(self._samples.values(), key=lambda sample: (sample.created_at, sample.sample_id))
         full = self.settings.batch_size
         if len(waiting) >= full:
             return waiting[:full]
         overdue = waiting and now - waiting[0].created_at >= self.settings.batch_limit_s
         if overdue and len(waiting) >= self.settings.batch_least:
-            scale = len(waiting) / full
-            return [replace(sample, loss_weight=sample.loss_weight * scale) for sample in waiting]
+            return waiting
         return []
 
     def skipped(self, sample_ids: Iterable[str], why: str, now: float) -> list[Disposition]:

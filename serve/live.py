@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from judge import JudgeInput
 from serve.alarms import Alarms
-from serve.batches import BatchSettings, Pool
+from serve.batches import PoolSettings, Pool
 from serve.lineage import Lineage
 from serve.messages import question_of, text_of
 from serve.probation import Probation, ProbationSettings
@@ -45,7 +45,7 @@ class LiveSettings:
     tracking_uri: str
     tracker: TrackerSettings = field(default_factory=TrackerSettings)
     samples: SampleSettings = field(default_factory=SampleSettings)
-    batches: BatchSettings = field(default_factory=BatchSettings)
+    pool: PoolSettings = field(default_factory=PoolSettings)
     probation: ProbationSettings = field(default_factory=ProbationSettings)
     template: str | None = None
     learning: bool = True  # off: judge and record only
@@ -80,7 +80,7 @@ class Learner:
         self.tail = JournalTail(settings.journal_root, settings.model)
         self.tracker = Tracker(settings.tracker)
         self.renderer = Renderer(settings.model_dir, settings.template)
-        self.turns, self.pool = TurnBook(), Pool(settings.batches)
+        self.turns, self.pool = TurnBook(), Pool(settings.pool)
         self.probation = Probation(settings.probation)
         self.to_judge: asyncio.Queue[NextState] = asyncio.Queue()  # bounded by the open turns; its length is the lag
         self.judged = 0
@@ -189,7 +189,7 @@ class Learner:
         head = self.lineage.head.number if self.lineage.head else 0
         for version in dataset.journal_versions(self.settings.journal_root, self.settings.model):
             finished = version < head and not self.turns.open_in(version)
-            if finished or version < head - self.settings.batches.max_version_lag:
+            if finished or version < head - self.settings.pool.max_version_lag:
                 await asyncio.to_thread(
                     dataset.seal, self.settings.journal_root, self.settings.model, version, self.lineage.objects,
                     quiet_s=self.settings.seal_quiet_s,
@@ -378,7 +378,7 @@ class Learner:
 
     def status(self) -> dict[str, Any]:
         """For `clawrl status`: plain data."""
-        full = self.settings.batches.batch_size
+        full = self.settings.pool.batch_size
         return {
             "head": self.lineage.head.number if self.lineage.head else None,
             "live": self.lineage.live,

@@ -10,14 +10,17 @@ import pytest
 
 from infra import processes
 from infra.home import Home, Started
+from infra.services import free_port
 
 SLEEP = [sys.executable, "-c", "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', "
          "'import time; time.sleep(60)'], start_new_session=True); time.sleep(60)"]  # fmt: skip
 
 
-def test_ends_its_own_with_their_children_and_nothing_else(tmp_path: Path) -> None:
+def test_ends_its_own_with_their_children_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    started, child = processes.spawn("x", SLEEP, tmp_path / "x.log", {"PATH": "/usr/bin:/bin"}, "mark-1")
+    monkeypatch.setenv(processes.MARK, "mark-1")
+    child = processes.spawn(SLEEP, tmp_path / "x.log")
+    started = Started(name="x", pid=child.pid, created=psutil.Process(child.pid).create_time())
     while len(processes.of_instance("mark-1")) < 2:  # the forked one left the session: only the mark finds it
         assert child.poll() is None
     assert started.process() is not None
@@ -41,12 +44,12 @@ def test_a_taken_port_names_its_user() -> None:
         taken.listen()
         user = processes.port_user(taken.getsockname()[1])
     assert user is not None and str(psutil.Process().pid) in user
-    assert processes.port_user(processes.free_port()) is None
+    assert processes.port_user(free_port()) is None
 
 
 def test_a_part_that_ends_says_its_last_line(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
-    _, child = processes.spawn("x", [sys.executable, "-c", "print('no such model')"], log, {}, "mark-2")
+    child = processes.spawn([sys.executable, "-c", "print('no such model')"], log)
     with pytest.raises(ValueError, match="no such model"):
         processes.wait_until(lambda: False, "x", 20, child, log)
 

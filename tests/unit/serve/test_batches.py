@@ -2,7 +2,7 @@
 
 import pytest
 
-from serve.batches import BatchSettings, Pool
+from serve.batches import PoolSettings, Pool
 from storage.records import Sample, VersionSpan
 
 
@@ -16,7 +16,7 @@ def sample(name: str, *, at: float = 0.0, version: int = 3, reward: float | None
 
 
 def pool(count: int, **settings: float) -> Pool:
-    made = Pool(BatchSettings(batch_size=16, **settings))
+    made = Pool(PoolSettings(batch_size=16, **settings))
     for i in range(count):
         made.add(sample(f"s{i:02}", at=float(i)))
     return made
@@ -29,15 +29,15 @@ def test_full_batch_oldest_first() -> None:
     assert pool(15).due(100.0) == []
 
 
-def test_a_timer_takes_at_least_four_and_scales_the_loss() -> None:
+def test_a_timer_takes_at_least_four() -> None:
     assert pool(4, batch_limit_s=60).due(59.9) == []
     due = pool(4, batch_limit_s=60).due(60.0)
-    assert [s.loss_weight for s in due] == [0.25] * 4
+    assert [s.sample_id for s in due] == ["s00", "s01", "s02", "s03"]
     assert pool(3, batch_limit_s=60).due(1e6) == []
 
 
 def test_old_ones_and_other_branches_leave_with_a_reason() -> None:
-    made = Pool(BatchSettings(max_version_lag=8))
+    made = Pool(PoolSettings(max_version_lag=8))
     for name, version in (("old", 1), ("edge", 2), ("other", 9), ("new", 10)):
         made.add(sample(name, version=version))
     gone = made.expire(head=10, lineage=[0, 1, 2, 3, 10], now=5.0)
