@@ -9,7 +9,9 @@ and the committed versions: kill it at any moment, and the next one goes on wher
 
 import asyncio
 import logging
+import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any, Protocol
 
 from judge import JudgeInput
 from serve.alarms import Alarms
-from serve.batches import PoolSettings, Pool
+from serve.batches import Pool, PoolSettings
 from serve.lineage import Lineage
 from serve.messages import question_of, text_of
 from serve.probation import Probation, ProbationSettings
@@ -27,7 +29,7 @@ from serve.samples import SampleSettings, make_sample
 from serve.sessions import Tracker, TrackerSettings
 from serve.turns import TurnBook
 from storage import dataset
-from storage.journal import JournalEvent, JournalTail, JournalWriter
+from storage.journal import JournalEvent, JournalTail, JournalWriter, open_versions
 from storage.objects import StoreSettings
 from storage.records import Disposition, Exchange, NextState, Sample, Turn, Update, Verdict, new_id
 
@@ -55,7 +57,6 @@ class LiveSettings:
     follow_s: float = 0.2  # how often the journal is looked at
     settle_s: float = 1.0  # how often aliases are
     keep_s: float = 20.0  # how often versions are sealed and pruned
-    seal_quiet_s: float = 30.0  # a segment is sealed when nothing was written to it for so long
     keep_last: int = 3  # versions whose weights are kept
 
 
@@ -87,6 +88,8 @@ class Learner:
         self.training_since: float | None = None
         self.last_update: dict[str, Any] | None = None
         self._sample_of: dict[str, str] = {}  # sample id -> exchange id, for samples that are not consumed yet
+        self._unread: deque[JournalEvent] = deque()
+        self._reading = threading.Lock()
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
@@ -139,8 +142,9 @@ class Learner:
 
     async def follow(self) -> None:
         """What the gateways journaled since: which turn it is, what it follows."""
-        for event in await asyncio.to_thread(self.tail.poll):
-            await self._take_event(event)
+        await asyncio.to_thread(self._read_journal)
+        while self._unread:
+            await self._take_event(self._unread.popleft())
         self._take(self.tracker.tick(time.time()))
 
     async def judge_turns(self) -> None:
@@ -187,18 +191,23 @@ class Learner:
     async def keep(self) -> None:
         """Seal finished versions into Parquet, delete weights that nobody needs."""
         head = self.lineage.head.number if self.lineage.head else 0
-        for version in dataset.journal_versions(self.settings.journal_root, self.settings.model):
+        root, model = self.settings.journal_root, self.settings.model
+        for version in open_versions(root, model):
             finished = version < head and not self.turns.open_in(version)
             if finished or version < head - self.settings.pool.max_version_lag:
                 await asyncio.to_thread(
-                    dataset.seal, self.settings.journal_root, self.settings.model, version, self.lineage.objects,
-                    quiet_s=self.settings.seal_quiet_s,
-                )  # fmt: skip
+                    dataset.seal, root, model, version, self.lineage.objects, on_frozen=self._read_journal
+                )
         await asyncio.to_thread(self.lineage.prune)
         if self.journal.healthy:
             self.alarms.clear("journal")
 
     # ------------------------------------------------------------------ hand-overs
+
+    def _read_journal(self) -> None:
+        """Read what is new. The sealer calls it too, when segments take no more and are not yet removed."""
+        with self._reading:
+            self._unread.extend(self.tail.poll())
 
     async def _take_event(self, event: JournalEvent) -> None:
         now = time.time()

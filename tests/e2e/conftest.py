@@ -28,7 +28,7 @@ batch_size = 6
 batch_least = 4
 [live]
 keep_s = 5.0
-seal_quiet_s = 5.0
+
 """
 
 
