@@ -1,0 +1,63 @@
+"""Run unedited Megatron-Core where there is no CUDA.
+
+What it does: `install()` redirects the calls that Megatron makes without asking (once per process); `device_mode()`
+is entered around Megatron's work, in the thread that does it, and turns literal "cuda" devices into the CPU's.
+Both do nothing where CUDA is there.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+CPU = torch.device("cpu")
+_installed = False
+
+
+def _is_cuda(device: Any) -> bool:
+    return (isinstance(device, str) and device.startswith("cuda")) or (
+        isinstance(device, torch.device) and device.type == "cuda"
+    )
+
+
+class CudaToCpu(TorchFunctionMode):
+    """Factories with device="cuda", Tensor.cuda(), and the type-string checks of Megatron's optimisers."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        """Redirect one torch call."""
+        kwargs = kwargs or {}
+        if _is_cuda(kwargs.get("device")):
+            kwargs = {**kwargs, "device": CPU}
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if func is torch.Tensor.type and len(args) == 1 and not kwargs:
+            return func(*args).replace("torch.", "torch.cuda.", 1)
+        return func(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def device_mode() -> Iterator[None]:
+    """Megatron's work goes inside. The mode belongs to the thread that enters it."""
+    if torch.cuda.is_available():
+        yield
+        return
+    with CudaToCpu():
+        yield
+
+
+def install() -> None:
+    """Redirect what Megatron asks of torch.cuda. Call before building anything of it."""
+    global _installed
+    if torch.cuda.is_available() or _installed:
+        return
+    torch.cuda.current_device = lambda: CPU  # some sixty places: device=torch.cuda.current_device()
+    torch.cuda.synchronize = lambda *args, **kwargs: None
+    torch.cuda.manual_seed = torch.manual_seed  # model_parallel_cuda_manual_seed
+    torch.cuda.get_rng_state = lambda *args, **kwargs: torch.get_rng_state()
+    import megatron.core.tensor_parallel.random as random  # the rng tracker then forks the CPU's generator
+
+    random._get_cuda_rng_state = lambda *args, **kwargs: torch.get_rng_state()
+    random._set_cuda_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)
+    _installed = True

@@ -1,0 +1,99 @@
+"""All settings of training, torch-free, so that who only configures it or reads a result does not pay for torch.
+
+The defaults are the laptop profile, measured on SmolLM2-135M. Where the paper differs, its value stands in the comment.
+The KL weight β and the loss weight travel with each sample (laptop: β 0.05; paper: 0 personal, 0.01 general).
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvantageSettings:
+    """How reward and teacher are weighed (`train/advantages.py`)."""
+
+    reward_weight: float = 1.0  # w_b
+    opd_weight: float = 1.0  # w_o
+    gap_clip: float = 2.0  # c, nats: |teacher - student| per token counts up to here (the paper names no value)
+
+    def __post_init__(self) -> None:
+        if not self.gap_clip > 0:
+            raise ValueError(f"advantages.gap_clip is {self.gap_clip}: must be above 0 nats")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossSettings:
+    """The shape of the policy loss (`train/loss.py`)."""
+
+    clip_low: float = 0.2  # ρ counts down to 1 - clip_low
+    clip_high: float = 0.28  # ρ counts up to 1 + clip_high
+    max_importance: float = 2.0  # cap of the importance weight exp(ℓ_old - μ)
+
+    def __post_init__(self) -> None:
+        if not (0 < self.clip_low < 1 and self.clip_high > 0 and self.max_importance > 0):
+            raise ValueError(f"{self}: clip_low must lie between 0 and 1, the others above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSettings:
+    """Which samples train, and how they are packed (`train/batch.py`)."""
+
+    full_batch: int = 16  # samples of a full step; a smaller one has its loss scaled by n / full_batch
+    min_samples: int = 4  # fewer do not step
+    max_version_lag: int = 8  # head minus the sample's oldest version (paper: 2 in waves)
+    max_train_tokens: int = 2048  # prompt + response, with the hint too (paper: 16,384)
+    micro_batch_tokens: int = 512  # padded tokens of one forward and backward pass
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_samples <= self.full_batch:
+            raise ValueError(f"batch.min_samples is {self.min_samples}: must be 1 to full_batch ({self.full_batch})")
+        if min(self.max_train_tokens, self.micro_batch_tokens) < 2 or self.max_version_lag < 0:
+            raise ValueError(f"{self}: token limits must be at least 2 and max_version_lag at least 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerSettings:
+    """Adam, as Megatron runs it (`train/megatron/engine.py`)."""
+
+    learning_rate: float = 2e-5  # constant (paper: 1e-5 personal, 1e-6 general; a small model needs more)
+    beta1: float = 0.9
+    beta2: float = 0.98
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    clip_grad: float = 1.0  # gradients above this norm are scaled down to it
+    recompute_above_tokens: int = 1024  # longer sequences recompute activations: a third more time, far less memory
+
+    def __post_init__(self) -> None:
+        if not 0 < self.learning_rate < 1:
+            raise ValueError(f"optimizer.learning_rate is {self.learning_rate}: must lie between 0 and 1, as 1e-5")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateSettings:
+    """Bounds of the gate (`train/gate.py`). They catch collapse, not taste: the README says what good updates measure."""
+
+    max_kl_start: float = 1.0  # nats per token, mean KL(new ‖ start) on the probes
+    min_entropy: float = 0.25  # of the start's mean entropy
+    max_entropy: float = 2.0  # of the start's mean entropy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSettings:
+    """The trainer's settings."""
+
+    batch: BatchSettings = field(default_factory=BatchSettings)
+    advantages: AdvantageSettings = field(default_factory=AdvantageSettings)
+    loss: LossSettings = field(default_factory=LossSettings)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    gate: GateSettings = field(default_factory=GateSettings)
+    max_grad_norm: float = 100.0  # before clipping; above it the step is skipped
+    max_drift: float = 1.0  # nats, mean |ℓ_old - μ| over the batch's tokens; above it the step is skipped
+    threads: int = 2  # of torch
+    nice: int = 10  # of the trainer's thread: serving goes first
+    keep_local: int = 3  # newest weight folders kept on this machine, beside the start weights
+    lease_ttl_s: float = 30.0
+    lease_wait_s: float = 60.0  # how long a start waits for the lease of a trainer that died
+
+    @staticmethod
+    def environment() -> dict[str, str]:
+        """What must stand in the environment before torch is imported: idle worker threads sleep, they don't spin."""
+        return {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
