@@ -1,0 +1,105 @@
+"""What a person's reply says about the answer before it.
+
+What it does: finds praise, complaint, re-asking, sarcasm and a new topic in a reply, decides +1, -1 or 0 by the
+order below, and takes the hint from the user's own sentences that say how the answer should have been.
+What it leaves out: understanding. Replies without any known phrase are 0: they say nothing that a rule can read.
+"""
+
+import re
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from judge.lexicon import Lexicon, folded, lexicon
+from judge.parsing import clean_hint
+
+REASK_SIMILARITY = 0.72  # of letters in order; 1 is the same text
+MIN_REASK_CHARS = 12  # a shorter reply is too short to be the question again
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])\s*|\n+")
+_CODE = re.compile(r"```.*?(?:```|\Z)|^>.*?$", re.DOTALL | re.MULTILINE)
+_LEAD = re.compile(
+    r"^(?:(?:no|nope|nein|non|não|нет|thanks|thank you|ok(?:ay)?|hm+|danke|merci|gracias|obrigad[oa]|grazie|спасибо|"
+    r"but|aber|mais|pero|mas|ma|но|and|so|sorry)\b[\s,;:.!]*)+",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a rule made of a reply."""
+
+    score: int
+    rule: str  # the rule's name and the phrase that it found
+    hint: str | None = None
+
+
+def read_reply(reply: str, question: str) -> Reading:
+    """The first rule that applies decides."""
+    words = lexicon()
+    text = folded(_CODE.sub(" ", reply))
+    if not text:
+        return Reading(0, "nothing said")
+    if found := words.find("sarcasm", text):
+        return _complaint(words, reply, f"sarcasm: {found.group().strip()}")
+    if found := words.find("reask", text):
+        return _complaint(words, reply, f"asked again: {found.group().strip()}")
+    if is_same_question(text, folded(question)):
+        return Reading(-1, "asked again: the same question")
+    rest = words.lists["exempt_approval"].sub(" … ", text)
+    if found := words.find("correction", rest):
+        if not _is_only_a_question(rest, found):
+            return _complaint(words, reply, f"correction: {found.group().strip()}")
+    return _without_complaint(words, reply, text, rest)
+
+
+def _without_complaint(words: Lexicon, reply: str, text: str, rest: str) -> Reading:
+    """Praise, praise with a but, a new topic, or nothing."""
+    praise = words.find("approval", rest)
+    if praise is None and rest != text:
+        praise = words.find("exempt_approval", text)
+    if praise is None:
+        found = words.find("topic", text)
+        return Reading(0, f"another topic: {found.group().strip()}" if found else "says nothing about the answer")
+    but = words.lists["contrast"].search(rest, praise.end() if praise.string is rest else 0)
+    if but and not _clause_after(rest, but.end()).endswith(("?", "？")) and not _praised(words, rest, but.end()):
+        return _complaint(words, reply, f"praise with a but: {but.group().strip()}")
+    return Reading(1, f"approval: {praise.group().strip()}")
+
+
+def _praised(words: Lexicon, text: str, start: int) -> bool:
+    return words.find("approval", _clause_after(text, start)) is not None
+
+
+def _clause_after(text: str, start: int) -> str:
+    return _SENTENCE.split(text[start:].strip(), maxsplit=1)[0]
+
+
+def _is_only_a_question(text: str, found: re.Match[str]) -> bool:
+    """A follow-up such as 'what happens if it fails?' holds a complaint's words without complaining."""
+    start = max((m.end() for m in _SENTENCE.finditer(text) if m.end() <= found.start()), default=0)
+    sentence = _clause_after(text, start)
+    asks = re.match(r"(?:and |so )?(?:what|how|when|where|who|which|does|do|is|are|can i|could i|should i)\b", sentence)
+    return bool(asks) and sentence.endswith("?")
+
+
+def is_same_question(reply: str, question: str) -> bool:
+    """Whether the reply asks (nearly) what was asked, in any language."""
+    last = next((part for part in reversed(question.split("\n\n")) if part.strip()), "")
+    if min(len(reply), len(last)) < MIN_REASK_CHARS:
+        return False
+    return any(SequenceMatcher(None, reply, asked).ratio() >= REASK_SIMILARITY for asked in {question, last})
+
+
+def _complaint(words: Lexicon, reply: str, rule: str) -> Reading:
+    return Reading(-1, rule, hint_from(words, reply))
+
+
+def hint_from(words: Lexicon, reply: str) -> str | None:
+    """The user's sentences that say how it should be, up to three, as one hint; None where there are none."""
+    sentences = [part.strip() for part in _SENTENCE.split(_CODE.sub(" ", reply)) if part.strip()]
+    chosen = [s for s in sentences if words.find("directive", _without_lead(folded(s)))]
+    stripped = [_without_lead(s) for s in chosen[:3]]
+    return clean_hint(" ".join(s[:1].upper() + s[1:] for s in stripped if s))
+
+
+def _without_lead(sentence: str) -> str:
+    return _LEAD.sub("", sentence.strip())
