@@ -1,4 +1,4 @@
-"""`clawrl demo`: start everything, let a scripted student talk to it until it has learned, show the score before and after.
+"""`clawrl demo`: start everything, let a scripted student talk to it until it has learned, show what it brought.
 
 What it leaves out: any shortcut. The student is an ordinary client of the HTTP API (`flows/people/`), its replies are
 judged like anybody's, and the system is left up afterwards.
@@ -7,6 +7,7 @@ judged like anybody's, and the system is left up afterwards.
 import asyncio
 import time
 
+from openai import AsyncOpenAI
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -17,6 +18,7 @@ from infra.home import Home
 from infra.soak import settle
 from infra.up import start
 
+PROBLEMS, ANSWER_TOKENS = 24, 128
 STUCK_S = 600.0  # without any new sample or update the demo says so and ends
 
 
@@ -43,14 +45,18 @@ def _progress(console: Console) -> Progress:
 
 
 async def _score(running: Running, bars: Progress, title: str) -> people.Evaluation:
-    problems = people.unseen()
-    task = bars.add_task(title, total=len(problems))
+    task = bars.add_task(title, total=PROBLEMS)
     return await people.evaluate(
-        people.client(running.base_url, running.api_key),
+        _client(running),
         model=running.settings.model.name,
-        problems=problems,
-        on_answer=lambda: bars.advance(task),
+        problems=PROBLEMS,
+        max_tokens=ANSWER_TOKENS,
+        on_answer=lambda done, _: bars.update(task, completed=done),
     )
+
+
+def _client(running: Running) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=running.base_url, api_key=running.api_key, timeout=300, max_retries=3)
 
 
 async def _talk(running: Running, bars: Progress, target: int, seed: int) -> None:
@@ -58,10 +64,9 @@ async def _talk(running: Running, bars: Progress, target: int, seed: int) -> Non
     first = running.admin()["learner"]["head"]
     done = bars.add_task("updates live", total=target - first)
     batch = bars.add_task("judged turns for the next update", total=running.settings.pool.batch_size)
-    student = people.Student(
-        people.client(running.base_url, running.api_key), model=running.settings.model.name, seed=seed
-    )
-    talking = asyncio.create_task(student.talk())
+    taste = people.StudentSettings(model=running.settings.model.name, max_tokens=ANSWER_TOKENS, seed=seed)
+    student = people.Student(_client(running), taste)
+    talking = asyncio.create_task(student.run(turns=100 * (target - first)))
     moved, seen = time.monotonic(), (first, 0)
     try:
         while True:
@@ -90,12 +95,15 @@ async def _talk(running: Running, bars: Progress, target: int, seed: int) -> Non
 
 
 def _show(console: Console, before: people.Evaluation, after: people.Evaluation, first: int, version: int) -> None:
-    table = Table(title=f"first answers on {before.count} unseen problems (share without each fault)")
+    table = Table(title=f"first answers to {before.answers} unseen problems: share that keeps each of her wishes")
     table.add_column("")
     table.add_column(f"v{first}", justify="right")
     table.add_column(f"v{version}", justify="right")
-    for name in before.criteria:
-        table.add_row(name, f"{before.criteria[name]:.2f}", f"{after.criteria[name]:.2f}")
+    for name in before.kept:
+        table.add_row(name, f"{before.kept[name]:.2f}", f"{after.kept[name]:.2f}")
     table.add_section()
-    table.add_row("score: all of them at once", f"{before.score:.3f}", f"{after.score:.3f}", style="bold")
+    table.add_row("score (mean, 0 to 1)", f"{before.mean:.3f}", f"{after.mean:.3f}", style="bold")
+    table.add_row("nothing to say against", f"{before.content:.2f}", f"{after.content:.2f}")
+    table.add_row("right number (watched, not rewarded)", f"{before.right:.2f}", f"{after.right:.2f}")
+    table.add_row("words", f"{before.words:.0f}", f"{after.words:.0f}")
     console.print(table)

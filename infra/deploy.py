@@ -41,7 +41,7 @@ def deploy(home: Home) -> None:
         gateway_settings(settings, home, state),
         policy_settings(settings, home, state, store),
     )
-    serve.run(judging.build(settings.judge), name="judge", route_prefix=None)
+    serve.run(judging.build_app(settings.judge), name="judge", route_prefix=None)
     ray.get(trainer.status.remote())
     learner = actors.LearnerActor.options(name=actors.LEARNER, **options).remote(
         live_settings(settings, home, state, store), home.logs

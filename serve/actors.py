@@ -23,7 +23,8 @@ from storage.objects import StoreSettings
 from storage.records import Sample, Verdict
 from storage.registry import Registry
 from storage.versions import VersionStore
-from train.trainer import StepResult, Trainer, TrainSettings
+from train.settings import TrainSettings
+from train.trainer import StepResult, Trainer
 
 NAMESPACE = "clawrl"
 LEARNER, TRAINER = "learner", "trainer"
