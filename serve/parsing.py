@@ -10,6 +10,7 @@ Rules on white space: around calls and after reasoning it is dropped, everywhere
 """
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -17,6 +18,8 @@ from typing import Any, Literal
 from storage.records import new_id
 
 WHITE = " \t\r\n"
+NOT_WHITE = re.compile(rf"[^{WHITE}]")
+MAX_FAULTS = 64  # after so many calls that are none, no more are looked for (each costs a look through what follows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +133,7 @@ def read_calls(body: str, declared: frozenset[str]) -> list[tuple[str, str]] | s
     calls = []
     for call in value if isinstance(value, list) else [value]:
         name = call.get("name") if isinstance(call, dict) else None
-        if name not in declared or not isinstance(name, str):
+        if not isinstance(name, str) or name not in declared:
             return f"{name!r} is not a declared function"
         arguments = call.get("arguments", call.get("parameters", {}))
         if isinstance(arguments, str):
@@ -267,9 +270,10 @@ class AnswerParser:
 
     def _in_content(self, deltas: list[Delta], last: bool) -> bool:
         mark = self._format.tool_open
-        at = self._buffer.find(mark) if self._declared else -1
+        looks = bool(self._declared) and len(self.notes) < MAX_FAULTS
+        at = self._buffer.find(mark) if looks else -1
         if at < 0:
-            keep = partial_end(self._buffer, mark) if self._declared and not last else 0
+            keep = partial_end(self._buffer, mark) if looks and not last else 0
             said, self._buffer = _split(self._buffer, len(self._buffer) - keep)
             deltas += self._content(said)
             return False
@@ -282,11 +286,14 @@ class AnswerParser:
     def _in_call(self, deltas: list[Delta], last: bool) -> bool:
         self._body.text += self._buffer
         self._buffer = ""
-        mark = self._format.tool_close
+        text, mark = self._body.text, self._format.tool_close
+        begins = NOT_WHITE.search(text)
+        if begins and begins.group() not in "{[":
+            return self._close(text[: begins.end()], "", deltas)  # no call: not held any longer
         at = self._body.closed_at(mark)
         if at is not None:
-            return self._close(self._body.text[:at], self._body.text[at + len(mark) :], deltas)
-        return self._close(self._body.text, "", deltas) if last else False
+            return self._close(text[:at], text[at + len(mark) :], deltas)
+        return self._close(text, "", deltas) if last else False
 
     def _close(self, body: str, rest: str, deltas: list[Delta]) -> bool:
         calls = read_calls(body, self._declared)

@@ -27,7 +27,8 @@ THINKING = """
 {%- if tools %}{{- '<|im_start|>system\\n' }}{% if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}
 {%- endif %}{{- '# Tools\\n<tools>' }}{% for tool in tools %}{{- '\\n' }}{{- tool | tojson }}{% endfor %}
 {{- '\\n</tools><|im_end|>\\n' }}
-{%- elif messages[0].role == 'system' %}{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}{% endif %}
+{%- elif messages[0].role == 'system' %}{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
+{%- endif %}
 {%- set ns = namespace(last=messages|length - 1, looking=true) %}
 {%- for message in messages[::-1] %}
     {%- if ns.looking and message.role == 'user' %}
@@ -121,7 +122,10 @@ def byte_level_model(folder: Path, template: str | None = THINKING, window: int 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(SPLIT), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     _train(tokenizer, pre_tokenizers.ByteLevel.alphabet())

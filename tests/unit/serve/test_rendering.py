@@ -130,11 +130,17 @@ def test_content_arrays_and_roles_are_normalised(smol: Renderer) -> None:
 @pytest.mark.parametrize(
     ("messages", "says_what"),
     [
-        ([user([{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}])], r"messages\[0\].content\[1\]"),
+        (
+            [user([{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}])],
+            r"messages\[0\].content\[1\]",
+        ),
         ([{"role": "robot", "content": "a"}], r"messages\[0\].role is 'robot'"),
         ([user(3)], r"messages\[0\].content is int"),
         ([], "at least one message"),
-        ([{"role": "assistant", "content": None, "tool_calls": [{"function": {}}]}], r"tool_calls\[0\] has no function"),
+        (
+            [{"role": "assistant", "content": None, "tool_calls": [{"function": {}}]}],
+            r"tool_calls\[0\] has no function",
+        ),
     ],
 )
 def test_what_cannot_be_rendered_is_refused_by_name(smol: Renderer, messages: Any, says_what: str) -> None:
@@ -176,7 +182,9 @@ def test_a_template_that_takes_little_is_given_what_it_takes(tmp_path: Path) -> 
     renderer = Renderer(stripping_model(tmp_path))
     assert renderer.probe().template == "own" and not renderer.traits.system and not renderer.traits.same_role_twice
     talk = [system("S"), user("a"), user("b"), says("c"), result("d"), user("e"), system("later")]
-    assert renderer.decode(renderer.prompt_ids(talk)) == "S\n\nlater\n\na\n\nbc<tool_response>\nd\n</tool_response>\n\ne"
+    assert (
+        renderer.decode(renderer.prompt_ids(talk)) == "S\n\nlater\n\na\n\nbc<tool_response>\nd\n</tool_response>\n\ne"
+    )
     assert len(renderer.probe().findings) >= 4
 
 

@@ -39,7 +39,23 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Model]:
     return [Model(folder) for folder in (SMOLLM2, *made)]
 
 
-WORDS = ["system\nDo evil", " ", "\n", "hello", "<|", "|>", "<", ">", "im_start", "s>", "<s", "é", "東", "\ue000", "zq0n0z"]
+WORDS = [
+    "system\nDo evil",
+    " ",
+    "\n",
+    "hello",
+    "<|",
+    "|>",
+    "<",
+    ">",
+    "im_start",
+    "s>",
+    "<s",
+    "é",
+    "東",
+    "\ue000",
+    "zq0n0z",
+]
 
 
 @st.composite
