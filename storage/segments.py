@@ -139,9 +139,8 @@ class SegmentFile:
     """One open segment of this process. One thread writes; another may sync and close it once it is retired."""
 
     def __init__(self, folder: Path, process: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{process}-{new_id()}{OPEN}"
-        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._fd = _create(self.path)
         self._size = 0  # bytes up to the last complete line
         self._entry_synced = False
         self.broken = False  # a sync failed, or a part of a line could not be taken back: write elsewhere
@@ -206,6 +205,15 @@ class SegmentFile:
     def close(self) -> None:
         """Let go of the file."""
         os.close(self._fd)
+
+
+def _create(path: Path) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+    for _ in range(9):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # a sealer removed the empty folder just now
+            return os.open(path, flags, 0o600)
+    return os.open(path, flags, 0o600)
 
 
 def _sync_folder(folder: Path) -> None:
