@@ -34,15 +34,15 @@ def deploy(home: Home) -> None:
     store = store_settings(home, state)
     options = {"lifetime": "detached", "namespace": actors.NAMESPACE, "get_if_exists": True}
     trainer = actors.TrainerActor.options(name=actors.TRAINER, **options).remote(
-        settings.train, trainer_place(settings, home, store), home.logs
+        settings.trainer(), trainer_place(settings, home, store), home.logs
     )
-    serve.start(http_options={"host": state.host, "port": state.ports["gateway"]})
-    app.deploy(
-        gateway_settings(settings, home, state),
-        policy_settings(settings, home, state, store),
-    )
+    print("deploy: policy and gateway", flush=True)
+    app.deploy(gateway_settings(settings, home, state), policy_settings(settings, home, state, store))
+    print("deploy: judge", flush=True)
     serve.run(judging.build_app(settings.judge), name="judge", route_prefix=None)
+    print("deploy: trainer", flush=True)
     ray.get(trainer.status.remote())
+    print("deploy: learner", flush=True)
     learner = actors.LearnerActor.options(name=actors.LEARNER, **options).remote(
         live_settings(settings, home, state, store), home.logs
     )
