@@ -17,7 +17,6 @@ from torch import Tensor
 from storage.records import Sample, TokenIds
 from train.settings import BatchSettings
 
-
 CONSUMED = "consumed"
 
 

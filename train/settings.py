@@ -69,7 +69,7 @@ class OptimizerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateSettings:
-    """Bounds of the gate (`train/gate.py`). They catch collapse, not taste: the README says what good updates measure."""
+    """Bounds of the gate (`train/gate.py`). Against collapse; what good updates measure stands in the README."""
 
     max_kl_start: float = 1.0  # nats per token, mean KL(new ‖ start) on the probes
     min_entropy: float = 0.25  # of the start's mean entropy

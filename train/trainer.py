@@ -2,8 +2,8 @@
 
 What it does: holds the model's lease; follows the head; per step: selects, learns, gates, exports, uploads, commits.
 Nothing is changed for good before the manifest is written, so a crash leaves the old head or the new one, wholly.
-What it leaves out: when to step and with what (`serve/live.py`, `flows/`), MLflow and aliases (the driver), minibatches,
-several ranks. Importing this module does not import torch: only making a Trainer does.
+What it leaves out: when to step and with what (`serve/live.py`, `flows/`), MLflow and aliases (the drivers), several
+minibatches or ranks. Importing this module does not import torch: only making a Trainer does.
 
 Run one by hand: see `python -m train.bench`.
 """
@@ -50,7 +50,7 @@ def _silent(phase: str, done: int, total: int) -> None:
 
 
 class Trainer:
-    """One model's one trainer. Any thread may call it: the work is done in one thread of its own, one step at a time."""
+    """The trainer of one model. Any thread may call it: it works in one thread of its own, one step at a time."""
 
     def __init__(
         self,

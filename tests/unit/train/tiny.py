@@ -5,13 +5,12 @@ import random
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from storage.records import Sample, VersionSpan, new_id
-from train.megatron.engine import Engine
 from train.batch import plain_sequence
+from train.megatron.engine import Engine
 
 VOCAB = 320
 
