@@ -51,6 +51,6 @@ def _bounded(phrase: str) -> str:
     body = phrase.strip("~")
     if _NO_SPACES.search(body):
         return f"(?:{body})"
-    left = "" if phrase.startswith(("~", "^", "[", "(?<")) or not body[0].isalnum() and body[0] != "(" else r"(?<!\w)"
+    left = "" if phrase.startswith(("~", "^", "[", "(?<")) or (not body[0].isalnum() and body[0] != "(") else r"(?<!\w)"
     right = "" if phrase.endswith(("~", "$", "]")) else r"(?!\w)"
     return f"{left}(?:{body}){right}"

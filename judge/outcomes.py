@@ -8,34 +8,44 @@ import json
 import re
 from collections.abc import Iterator
 
+from judge.prompts import clip
 from judge.replies import Reading
 
+MAX_READ_CHARS = 20_000  # the middle of longer output is not read
+
+
+def _any_of(*parts: str, flags: int = re.MULTILINE) -> re.Pattern[str]:
+    return re.compile("|".join(parts), flags)
+
+
 _EXIT = re.compile(
-    r"(?:exit(?:ed)?(?:[ _-]?(?:code|status))?(?: with)?(?: code| status)?|return ?code|rc|status code)\s*[:=]?\s*(-?\d+)\b",
+    r"(?:exit(?:ed)?(?:[ _-]?(?:code|status))?(?: with)?(?: code| status)?|return ?code|\brc|status code)"
+    r"\s*[:=]?\s*(-?\d+)\b",
     re.IGNORECASE,
 )
-_TESTS_FAILED = re.compile(
-    r"\b[1-9]\d* (?:tests? )?(?:failed|failures?|errors?)\b(?! 0)|\bFAILED\b|^--- FAIL|^FAIL\b|test result: FAILED|"
+_TESTS_FAILED = _any_of(
+    r"\b[1-9]\d* (?:tests? )?(?:failed|failures?|errors?)\b(?! 0)|\bFAILED\b|^--- FAIL|^FAIL\b|test result: FAILED",
     r"\b(?:tests?|build|checks?) (?:have |has |did )?(?:failed|failing)\b|BUILD FAILURE|AssertionError|✗ |✕ ",
-    re.MULTILINE,
 )
-_TESTS_PASSED = re.compile(
-    r"\b\d+ (?:tests? )?(?:passed|passing)\b|\ball (?:\d+ )?(?:tests?|checks) (?:have |are )?pass(?:ed|ing)?\b|test result: ok|"
-    r"^ok\s+\S+\s+(?:\d|\(cached)|^OK\b(?: \(|$)|BUILD SUCCESS|^PASS\b|✓ ",
-    re.MULTILINE | re.IGNORECASE,
+_TESTS_PASSED = _any_of(
+    r"\b\d+ (?:tests? )?(?:passed|passing)\b|\ball (?:\d+ )?(?:tests?|checks) (?:have |are )?pass(?:ed|ing)?\b",
+    r"test result: ok|^ok\s+\S+\s+(?:\d|\(cached)|^OK\b(?: \(|$)|BUILD SUCCESS|^PASS\b|✓ ",
+    flags=re.MULTILINE | re.IGNORECASE,
 )
-_ERROR = re.compile(
-    r"^Traceback \(most recent call last\)|^\s*(?:\w+\.)*\w*(?:Error|Exception)\b\s*(?::|\()|^(?:[\w./-]+: )?(?:fatal|panic|error|ERROR)\b\s*(?:\[\w+\])?:|"
-    r"\berror: |\bERROR:|command not found|No such file or directory|permission denied|segmentation fault|core dumped|"
-    r"\b(?:timed out|timeout exceeded)\b|\bHTTP(?:/[\d.]+)? [45]\d\d\b|\b[45]\d\d (?:Bad Request|Unauthorized|Forbidden|Not Found|Internal Server Error|Bad Gateway|Service Unavailable|Too Many Requests)|"
-    r"^(?:invalid|missing|unknown|unrecognized) (?:\w+ )*(?:argument|parameter|option|field|tool|command|input)s?\b|"
+_ERROR = _any_of(
+    r"^Traceback \(most recent call last\)|^\s*(?:\w+\.)*\w*(?:Error|Exception)\b\s*(?::|\()",
+    r"^(?:[\w./-]+: )?(?:fatal|panic|error)\b\s*(?:\[\w+\])?:|\berror: |\bERROR:|command not found",
+    r"No such file or directory|permission denied|segmentation fault|core dumped|\b(?:timed out|timeout exceeded)\b",
+    r"\bHTTP(?:/[\d.]+)? [45]\d\d\b|\b4\d\d (?:Bad Request|Unauthorized|Forbidden|Not Found|Too Many Requests)",
+    r"\b5\d\d (?:Internal Server Error|Bad Gateway|Service Unavailable|Gateway Timeout)",
+    r"^(?:invalid|missing|unknown|unrecognized) (?:\w+ )*(?:argument|parameter|option|field|tool|command|input)s?\b",
     r"is not recognized as|cannot find|\bunhandled (?:exception|promise)|\*\*\* \[.*\] Error \d+|^usage: ",
-    re.MULTILINE | re.IGNORECASE,
+    flags=re.MULTILINE | re.IGNORECASE,
 )
-_SUCCESS = re.compile(
-    r"^successfully\b|\b(?:completed|installed|created|updated|saved|written|deleted|deployed|merged|uploaded|built|finished) successfully\b|"
-    r"^(?:done|success|succeeded)[.!]?$|\b0 errors?\b|^(?:file )?(?:saved|written|created|updated) ",
-    re.MULTILINE | re.IGNORECASE,
+_SUCCESS = _any_of(
+    r"^successfully\b|^(?:done|success|succeeded)[.!]?$|\b0 errors?\b|^(?:file )?(?:saved|written|created|updated) ",
+    r"\b(?:completed|installed|created|updated|saved|written|deleted|deployed|merged|uploaded|built) successfully\b",
+    flags=re.MULTILINE | re.IGNORECASE,
 )
 _FAILED_WORDS = frozenset({"error", "failed", "failure", "fail", "timeout", "denied", "invalid"})
 _GOOD_WORDS = frozenset({"ok", "success", "succeeded", "passed", "completed", "done"})
@@ -49,6 +59,7 @@ def read_outcome(output: str) -> Reading:
     for value in _json_objects(text):
         if reading := _from_json(value):
             return reading
+    text = clip(text, MAX_READ_CHARS)
     if found := _TESTS_FAILED.search(text):
         return Reading(-1, f"tests failed: {found.group().strip()}")
     exits = _EXIT.findall(text)

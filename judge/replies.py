@@ -13,13 +13,21 @@ from judge.lexicon import Lexicon, folded, lexicon
 from judge.parsing import clean_hint
 
 REASK_SIMILARITY = 0.72  # of letters in order; 1 is the same text
+LONG_REPLY_WORDS = 50
+MAX_READ_CHARS = 4000  # of a reply; its beginning counts
+MAX_REASK_CHARS = 1500
 MIN_REASK_CHARS = 12  # a shorter reply is too short to be the question again
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])\s*|\n+")
+_QUOTED = re.compile(r'"[^"\n]{1,200}"|[「『«][^」』»]{1,200}[」』»]')
 _CODE = re.compile(r"```.*?(?:```|\Z)|^>.*?$", re.DOTALL | re.MULTILINE)
 _LEAD = re.compile(
     r"^(?:(?:no|nope|nein|non|não|нет|thanks|thank you|ok(?:ay)?|hm+|danke|merci|gracias|obrigad[oa]|grazie|спасибо|"
     r"but|aber|mais|pero|mas|ma|но|and|so|sorry)\b[\s,;:.!]*)+",
     re.IGNORECASE,
+)
+# A sentence that only says that it was not right: no direction, although it may hold a directive's words.
+_BARE_VERDICT = re.compile(
+    r"^(?:(?:that|this|it)(?:'s| is| was)|not) (?:not |really |at all )*(?:how|what|it\b|like)[^,;:]*$"
 )
 
 
@@ -35,6 +43,7 @@ class Reading:
 def read_reply(reply: str, question: str) -> Reading:
     """The first rule that applies decides."""
     words = lexicon()
+    reply = reply[:MAX_READ_CHARS]
     text = folded(_CODE.sub(" ", reply))
     if not text:
         return Reading(0, "nothing said")
@@ -44,11 +53,11 @@ def read_reply(reply: str, question: str) -> Reading:
         return _complaint(words, reply, f"asked again: {found.group().strip()}")
     if is_same_question(text, folded(question)):
         return Reading(-1, "asked again: the same question")
-    rest = words.lists["exempt_approval"].sub(" … ", text)
+    said = _about_the_answer(words, text)
+    rest = words.lists["exempt_approval"].sub(" … ", said)
     if found := words.find("correction", rest):
-        if not _is_only_a_question(rest, found):
-            return _complaint(words, reply, f"correction: {found.group().strip()}")
-    return _without_complaint(words, reply, text, rest)
+        return _complaint(words, reply, f"correction: {found.group().strip()}")
+    return _without_complaint(words, reply, said, rest)
 
 
 def _without_complaint(words: Lexicon, reply: str, text: str, rest: str) -> Reading:
@@ -57,7 +66,7 @@ def _without_complaint(words: Lexicon, reply: str, text: str, rest: str) -> Read
     if praise is None and rest != text:
         praise = words.find("exempt_approval", text)
     if praise is None:
-        found = words.find("topic", text)
+        found = words.find("topic", folded(reply))
         return Reading(0, f"another topic: {found.group().strip()}" if found else "says nothing about the answer")
     but = words.lists["contrast"].search(rest, praise.end() if praise.string is rest else 0)
     if but and not _clause_after(rest, but.end()).endswith(("?", "？")) and not _praised(words, rest, but.end()):
@@ -73,20 +82,30 @@ def _clause_after(text: str, start: int) -> str:
     return _SENTENCE.split(text[start:].strip(), maxsplit=1)[0]
 
 
-def _is_only_a_question(text: str, found: re.Match[str]) -> bool:
-    """A follow-up such as 'what happens if it fails?' holds a complaint's words without complaining."""
-    start = max((m.end() for m in _SENTENCE.finditer(text) if m.end() <= found.start()), default=0)
-    sentence = _clause_after(text, start)
-    asks = re.match(r"(?:and |so )?(?:what|how|when|where|who|which|does|do|is|are|can i|could i|should i)\b", sentence)
-    return bool(asks) and sentence.endswith("?")
+def _about_the_answer(words: Lexicon, text: str) -> str:
+    """The part of a reply whose words may speak of the answer: without quotations, questions, and anything new.
+
+    A long message is mostly a new task; what people say about the last answer stands at its beginning.
+    """
+    sentences = [part for part in _SENTENCE.split(_QUOTED.sub('"', text)) if part.strip()]
+    if len(text.split()) > LONG_REPLY_WORDS:
+        sentences = sentences[:2]
+    kept: list[str] = []
+    for sentence in sentences:
+        if words.find("request", sentence):
+            break
+        if not (sentence.rstrip().endswith(("?", "？", '?"')) and words.find("question", sentence)):
+            kept.append(sentence)
+    return " ".join(kept)
 
 
 def is_same_question(reply: str, question: str) -> bool:
     """Whether the reply asks (nearly) what was asked, in any language."""
     last = next((part for part in reversed(question.split("\n\n")) if part.strip()), "")
-    if min(len(reply), len(last)) < MIN_REASK_CHARS:
+    shorter, longer = sorted((len(reply), len(last)))
+    if shorter < MIN_REASK_CHARS or longer > MAX_REASK_CHARS or shorter < longer / 2:
         return False
-    return any(SequenceMatcher(None, reply, asked).ratio() >= REASK_SIMILARITY for asked in {question, last})
+    return SequenceMatcher(None, reply, last, autojunk=False).ratio() >= REASK_SIMILARITY
 
 
 def _complaint(words: Lexicon, reply: str, rule: str) -> Reading:
@@ -96,9 +115,13 @@ def _complaint(words: Lexicon, reply: str, rule: str) -> Reading:
 def hint_from(words: Lexicon, reply: str) -> str | None:
     """The user's sentences that say how it should be, up to three, as one hint; None where there are none."""
     sentences = [part.strip() for part in _SENTENCE.split(_CODE.sub(" ", reply)) if part.strip()]
-    chosen = [s for s in sentences if words.find("directive", _without_lead(folded(s)))]
+    chosen = [s for s in sentences if _directs(words, _without_lead(folded(s)))]
     stripped = [_without_lead(s) for s in chosen[:3]]
     return clean_hint(" ".join(s[:1].upper() + s[1:] for s in stripped if s))
+
+
+def _directs(words: Lexicon, sentence: str) -> bool:
+    return words.find("directive", sentence) is not None and not _BARE_VERDICT.match(sentence)
 
 
 def _without_lead(sentence: str) -> str:

@@ -27,7 +27,7 @@ def numbers(text: str) -> list[Decimal]:
 
 
 def final_number(text: str) -> Decimal | None:
-    """The number that the answer ends on: the one after the last answer marker, else after the last =, else the last."""
+    """The number that the answer ends on: after its last answer marker, else the last one."""
     marks = list(_MARKED.finditer(text))
     if marks and (after := numbers(text[marks[-1].end() :].split("\n", 1)[0])):
         return after[0] if "=" not in text[marks[-1].end() :].split("\n", 1)[0] else after[-1]
