@@ -176,15 +176,17 @@ class JournalWriter:
                     break
                 batch.append(item)
             segment = self._segment(version)
-            whole = segment.write(batch)
+            whole, fault = segment.write(batch)
             for item in batch[:whole]:
                 self._backlog.popleft()
                 if item.future is not None:
                     item.future.set_result(True)
             with self._lock:
                 self._pending_bytes -= sum(len(item.line) for item in batch[:whole])
-            if whole < len(batch) and segment.stale:
+            if segment.stale:
                 self._retire(version)
+            if fault is not None:
+                raise fault
         self._recovered()
 
     def _segment(self, version: int) -> SegmentFile:

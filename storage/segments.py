@@ -146,20 +146,20 @@ class SegmentFile:
         self.broken = False  # a sync failed, or a part of a line could not be taken back: write elsewhere
         self.unsynced: deque[Pending] = deque()  # written, not synced: appended on the right, taken from the left
 
-    def write(self, batch: Sequence[Pending]) -> int:
-        """Write lines under the file's lock. Returns how many are whole; none where a new file is needed (`stale`).
+    def write(self, batch: Sequence[Pending]) -> tuple[int, OSError | None]:
+        """Write lines under the file's lock: how many are whole, and why the disk took no more of them.
 
-        Raises OSError where the disk took nothing.
+        No line and no fault: the segment is `stale`, a new one is needed.
         """
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         try:
             if self.stale:
-                return 0
-            whole = self._write(batch)
+                return 0, None
+            whole, fault = self._write(batch)
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
         self.unsynced.extend(batch[:whole])
-        return whole
+        return whole, fault
 
     @property
     def stale(self) -> bool:
@@ -170,12 +170,14 @@ class SegmentFile:
             return self.path.stat().st_ino != os.fstat(self._fd).st_ino
         return True
 
-    def _write(self, batch: Sequence[Pending]) -> int:
-        data = b"".join(item.line for item in batch)
-        written = os.write(self._fd, data)
-        if written == len(data):
-            self._size += written
-            return len(batch)
+    def _write(self, batch: Sequence[Pending]) -> tuple[int, OSError | None]:
+        data = memoryview(b"".join(item.line for item in batch))
+        written, fault = 0, None
+        while written < len(data) and fault is None:
+            try:
+                written += os.write(self._fd, data[written:])  # a filling disk takes a part, then nothing
+            except OSError as refusal:
+                fault = refusal
         whole = end = 0
         for item in batch:
             if end + len(item.line) > written:
@@ -183,11 +185,12 @@ class SegmentFile:
             end += len(item.line)
             whole += 1
         self._size += end
-        try:
-            os.ftruncate(self._fd, self._size)  # take back the part of a line
-        except OSError:
-            self.broken = True
-        return whole
+        if end < written:
+            try:
+                os.ftruncate(self._fd, self._size)  # take back the part of a line
+            except OSError:
+                self.broken = True
+        return whole, fault
 
     def sync(self) -> None:
         """fdatasync; raises OSError, with the lines still in `unsynced`."""
