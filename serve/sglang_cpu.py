@@ -1,0 +1,85 @@
+"""Starts the real SGLang server as a child that never outlives its parent, on a CPU too.
+
+What it does: asks the kernel to kill this process when its parent dies, and does so again in each process that SGLang
+spawns (they re-run this module as `__mp_main__`); where there is no CPU build of `sgl_kernel` and no torchvision, puts
+stand-in modules in their place, so that SGLang imports; then hands the command line to SGLang unchanged.
+What it leaves out: choosing flags, waiting until it is ready, restarting (`serve/engine.py` does).
+How to run it: `python -m serve.sglang_cpu --model-path DIR --device cpu --attention-backend torch_native …`
+"""
+
+import ctypes
+import enum
+import importlib.machinery
+import importlib.util
+import os
+import signal
+import sys
+import types
+from typing import Any, NoReturn
+
+PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
+
+
+def die_with_parent() -> None:
+    """Ask the kernel for SIGKILL when the parent ends; leave at once if it ended before we could ask."""
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _module(name: str, **attributes: Any) -> types.ModuleType:
+    module = types.ModuleType(name)
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+    module.__path__ = []
+    module.__dict__.update(attributes)
+    sys.modules[name] = module
+    return module
+
+
+def _stand_in_kernels() -> None:
+    def lookup(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def missing(*_args: Any, **_kwargs: Any) -> NoReturn:
+            raise NotImplementedError(f"sgl_kernel.{name} has no CPU build here")
+
+        return missing
+
+    _module("sgl_kernel", __getattr__=lookup)
+
+
+def _stand_in_torchvision() -> None:
+    from transformers.utils import is_torchvision_available
+
+    is_torchvision_available()  # caches False, so that transformers keeps its PIL path
+
+    class InterpolationMode(enum.Enum):
+        NEAREST = "nearest"
+        BILINEAR = "bilinear"
+        BICUBIC = "bicubic"
+        LANCZOS = "lanczos"
+
+    functional = _module("torchvision.transforms.functional", InterpolationMode=InterpolationMode)
+    transforms = _module("torchvision.transforms", InterpolationMode=InterpolationMode, functional=functional)
+    _module("torchvision", transforms=transforms)
+
+
+def _prepare() -> None:
+    die_with_parent()
+    if importlib.util.find_spec("sgl_kernel") is None:
+        os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
+        _stand_in_kernels()
+    if importlib.util.find_spec("torchvision") is None:
+        _stand_in_torchvision()
+
+
+if __name__ in ("__main__", "__mp_main__"):
+    _prepare()  # at import: every spawned child runs it again
+
+if __name__ == "__main__":
+    from sglang.launch_server import run_server
+    from sglang.srt.server_args import prepare_server_args
+
+    run_server(prepare_server_args(sys.argv[1:]))
