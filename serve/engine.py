@@ -1,4 +1,4 @@
-"""Owns one SGLang server process: starts it, waits until it is ready, notices when it dies, stops it with its children.
+"""Owns one SGLang server process: starts it, waits until it is ready, sees it die, stops it with its children.
 
 What it does: builds the command line for a CPU or a GPU, picks a free loopback port (and keeps it over restarts), writes
 the server's output to a file, and says from that file why a start failed.
