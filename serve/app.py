@@ -16,10 +16,13 @@ from ray import serve
 
 from serve.asgi import Receive, Scope, Send
 from serve.gateway import GatewaySettings, Where
+from serve.loopback import stay_on_loopback
 from serve.policy import PolicySettings
 
 NAMESPACE = "clawrl"  # of the learner's and the trainer's actors
 POLICY, GATEWAY = "policy", "gateway"
+
+stay_on_loopback()
 
 
 class HandleLink:

@@ -26,7 +26,7 @@ from serve.engine_client import Chunk, EngineClient, EngineDown, EngineError
 from serve.feedback import feedback_of, find_exchange
 from serve.openai_api import DONE, ApiError, ChunkWriter, completion, parse_chat, parse_object, usage
 from serve.rendering import Renderer
-from serve.session_fields import named_session, turn_marks
+from serve.session_fields import session_fields
 from storage.journal import JournalWriter
 from storage.records import Exchange, FinishReason, new_id
 
@@ -165,11 +165,7 @@ class Gateway:
         started_s, received_at = time.monotonic(), time.time()
         data = await http.body(self.settings.max_body_bytes)
         body = parse_object(data)
-        named, fields = named_session(http.headers, body)
-        try:
-            turn_type, session_done = turn_marks(http.headers)
-        except ValueError as error:
-            raise ApiError(400, str(error), param="X-Turn-Type") from error
+        named = session_fields(http.headers, body)
         request = parse_chat(body, self.renderer.vocab_size)
         if request.model != self.settings.model:
             raise self._no_model(request.model)
@@ -190,10 +186,10 @@ class Gateway:
             received_at=received_at,
             started_s=started_s,
             client=http.headers.get("user-agent", "")[:200],
-            named_session=named,
-            session_fields=fields or None,
-            turn_type=turn_type,
-            session_done=session_done,
+            named_session=named.named_session,
+            session_fields=named.fields,
+            turn_type=named.turn_type,
+            session_done=named.session_done,
             model=self.settings.model,
         )
         http.extra["x-exchange-id"] = asked.exchange_id
