@@ -192,8 +192,11 @@ class Engine:
     def step(self, learning_rate: float | None = None) -> None:
         """One optimiser step with the accumulated gradients."""
         with cpu.device_mode():
+            rate = self.settings.learning_rate if learning_rate is None else learning_rate
             for group in self._optimizer.param_groups:
-                group["lr"] = self.settings.learning_rate if learning_rate is None else learning_rate
+                # Megatron leaves both multipliers to its scheduler: without it, norms would decay as well
+                group["lr"] = rate * group["lr_mult"]
+                group["weight_decay"] = self.settings.weight_decay * group["wd_mult"]
             stepped, _, _ = self._optimizer.step()
             assert stepped
 

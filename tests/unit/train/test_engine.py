@@ -1,0 +1,211 @@
+"""The Megatron engine against transformers and torch: scores, gradients, steps, files."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.unit.train.tiny import make_model, make_sample
+from train.batch import Scored, hinted_sequence, plain_sequence
+from train.megatron.engine import Engine
+from train.megatron.model import read_config
+from train.megatron.weights import to_hf
+from train.settings import OptimizerSettings
+
+SEQUENCES = [plain_sequence(make_sample(seed)) for seed in range(5)]
+
+
+@pytest.fixture(scope="module", params=["llama", "llama-untied", "qwen3"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    family, _, untied = request.param.partition("-")
+    return make_model(tmp_path_factory.mktemp(request.param), family, tied=not untied)
+
+
+@pytest.fixture
+def engine(folder: Path) -> Engine:
+    return Engine(folder, OptimizerSettings(learning_rate=1e-3))
+
+
+def reference(folder: Path) -> torch.nn.Module:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+
+
+def by_transformers(model: torch.nn.Module, sequence: Scored) -> torch.Tensor:
+    """[R] log-probs by a plain forward pass of one unpadded sequence."""
+    ids = torch.tensor([[*sequence.prompt_ids, *sequence.response_ids]])
+    logp = (model(ids).logits[0] / sequence.temperature).log_softmax(-1)
+    start = len(sequence.prompt_ids)
+    return torch.stack([logp[start + i - 1, token] for i, token in enumerate(sequence.response_ids)])
+
+
+def nll(group: list[int], logp: list[torch.Tensor]) -> tuple[torch.Tensor, int]:
+    return sum((-each.mean() for each in logp), torch.zeros(())), len(group)
+
+
+def gradients(engine: Engine) -> dict[str, torch.Tensor]:
+    return {name: parameter.main_grad.clone() for name, parameter in engine.model.named_parameters()}
+
+
+def test_every_position_agrees_with_transformers(folder: Path, engine: Engine) -> None:
+    model = reference(folder)
+    for temperature in (0.6, 1.0, 1.3):
+        sequences = [
+            Scored(prompt_ids=s.prompt_ids, response_ids=s.response_ids, temperature=temperature) for s in SEQUENCES
+        ]
+        for sequence, found in zip(sequences, engine.score(sequences, 64), strict=True):
+            with torch.no_grad():
+                assert torch.allclose(found, by_transformers(model, sequence), atol=2e-5)
+
+
+def test_whole_distributions_agree_too(folder: Path, engine: Engine) -> None:
+    [sequence] = SEQUENCES[:1]
+    ids = torch.tensor([[*sequence.prompt_ids, *sequence.response_ids]])
+    with torch.no_grad():
+        logp = reference(folder)(ids).logits[0].log_softmax(-1)[len(sequence.prompt_ids) - 1 : -1]
+    assert torch.allclose(engine.distributions(sequence), logp, atol=2e-5)
+
+
+@pytest.mark.parametrize("budget", [1, 40, 10_000])
+def test_scores_do_not_depend_on_packing(engine: Engine, budget: int) -> None:
+    alone = [engine.score([sequence], 1)[0] for sequence in SEQUENCES]
+    for one, found in zip(alone[::-1], engine.score(SEQUENCES[::-1], budget), strict=True):
+        assert torch.allclose(one, found, atol=1e-5)
+
+
+def test_gradients_and_a_step_agree_with_autograd_and_adamw(folder: Path, engine: Engine) -> None:
+    model = reference(folder)
+    sum((-by_transformers(model, s).mean() for s in SEQUENCES), torch.zeros(())).div(len(SEQUENCES)).backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    engine.accumulate(SEQUENCES, nll, 40)
+    assert engine.grad_norm() == pytest.approx(float(norm), rel=1e-4)
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    vectors = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.98), eps=1e-8).step()
+    engine.step()
+    expected = dict(model.named_parameters())
+    for name, tensor in to_hf(engine.model):  # a norm that decays, or a wrong beta, would show at 1e-4
+        assert torch.allclose(tensor, expected[name], atol=2e-5), name
+
+
+@pytest.mark.parametrize("recompute_above", [0, 10_000])
+def test_gradients_do_not_depend_on_packing_or_recompute(folder: Path, recompute_above: int) -> None:
+    engine = Engine(folder, OptimizerSettings())
+    engine.accumulate(SEQUENCES, nll, 10_000)
+    whole = gradients(engine)
+    split = Engine(folder, OptimizerSettings(recompute_above_tokens=recompute_above))
+    split.accumulate(SEQUENCES[::-1], nll, 1)
+    for name, gradient in gradients(split).items():
+        assert torch.allclose(gradient, whole[name], atol=1e-5), name
+        assert gradient.abs().max() > 0, name
+
+
+def test_export_is_bit_exact_and_transformers_loads_it(folder: Path, engine: Engine, tmp_path: Path) -> None:
+    engine.export(tmp_path / "out", folder)
+    before, after = load_file(folder / "model.safetensors"), load_file(tmp_path / "out" / "model.safetensors")
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").encode("hello") != []
+    engine.accumulate(SEQUENCES, nll, 64)
+    engine.step()
+    engine.export(tmp_path / "stepped", folder)
+    with torch.no_grad():
+        [found] = engine.score(SEQUENCES[:1], 64)
+        assert torch.allclose(found, by_transformers(reference(tmp_path / "stepped"), SEQUENCES[0]), atol=2e-5)
+
+
+def test_an_optimiser_that_was_saved_steps_on_bit_for_bit(folder: Path, engine: Engine, tmp_path: Path) -> None:
+    identity = {"number": "1", "update_id": "u"}
+    assert not engine.save_optimizer(tmp_path / "none", identity)
+    engine.accumulate(SEQUENCES, nll, 64)
+    engine.step()
+    engine.rest()
+    assert engine.save_optimizer(tmp_path / "state", identity)
+    engine.export(tmp_path / "weights", folder)
+    other = Engine(tmp_path / "weights", OptimizerSettings(learning_rate=1e-3))
+    other.load_optimizer(tmp_path / "state", identity)
+    for each in (engine, other):
+        each.accumulate(SEQUENCES[1:], nll, 64)
+        each.step()
+    for one, two in zip(engine.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_a_torn_or_foreign_optimiser_state_is_refused(engine: Engine, tmp_path: Path) -> None:
+    engine.accumulate(SEQUENCES, nll, 64)
+    engine.step()
+    path = tmp_path / "state"
+    engine.save_optimizer(path, {"number": "1"})
+    with pytest.raises(ValueError, match="wanted"):
+        engine.load_optimizer(path, {"number": "2"})
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="can't be read"):
+        engine.load_optimizer(path, {"number": "1"})
+
+
+def test_borrowed_weights_go_back(folder: Path, engine: Engine) -> None:
+    start = engine.score(SEQUENCES, 64)
+    engine.accumulate(SEQUENCES, nll, 64)
+    engine.step()
+    stepped = engine.score(SEQUENCES, 64)
+    with engine.borrow(folder):
+        borrowed = engine.score(SEQUENCES, 64)
+    assert all(torch.equal(one, two) for one, two in zip(start, borrowed, strict=True))
+    assert all(torch.equal(one, two) for one, two in zip(stepped, engine.score(SEQUENCES, 64), strict=True))
+
+
+def test_at_rest_gradients_hold_no_memory(engine: Engine) -> None:
+    engine.accumulate(SEQUENCES, nll, 64)
+    engine.rest()
+    assert {parameter.main_grad.untyped_storage().size() for parameter in engine.model.parameters()} == {0}
+    engine.accumulate(SEQUENCES, nll, 64)
+    assert engine.grad_norm() > 0
+
+
+def test_broken_weights_are_named(engine: Engine) -> None:
+    assert engine.weight_fault() is None
+    first = next(iter(engine.model.parameters()))
+    first.data[0, 0] = float("nan")
+    assert "is not finite" in engine.weight_fault()
+    first.data.zero_()
+    assert "is zero all over" in engine.weight_fault()
+
+
+def test_the_teacher_scores_the_same_response_behind_the_hint(folder: Path, engine: Engine) -> None:
+    sample = make_sample(2)
+    sequence = hinted_sequence(sample)
+    assert sequence.prompt_ids == sample.enhanced_prompt_ids and sequence.response_ids == sample.response_ids
+    with torch.no_grad():
+        [found] = engine.score([sequence], 64)
+        assert torch.allclose(found, by_transformers(reference(folder), sequence), atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ('"model_type": "gpt2"', "model_type 'gpt2'"),
+        ('"model_type": "llama", "attention_bias": true', "attention_bias"),
+        ('"model_type": "llama", "rope_parameters": {"rope_type": "yarn"}', "rope type 'yarn'"),
+        ('"model_type": "llama", "hidden_act": "gelu"', "hidden_act 'gelu'"),
+    ],
+)
+def test_what_is_not_mapped_is_refused_by_name(tmp_path: Path, change: str, named: str) -> None:
+    (tmp_path / "config.json").write_text("{" + change + "}")
+    with pytest.raises(ValueError, match=named):
+        read_config(tmp_path)
+
+
+def test_missing_and_unknown_weights_are_refused(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    folder = make_model(tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    save_file({**tensors, "model.extra.weight": torch.zeros(1)}, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=r"not mapped to Megatron, as model\.extra"):
+        Engine(folder, OptimizerSettings())
+    del tensors["model.norm.weight"]
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=r"missing, as model\.norm"):
+        Engine(folder, OptimizerSettings())
