@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import openai
 from openai.types.chat import ChatCompletion
+from openai.types.chat.chat_completion import Choice
 
 from judge import prompts
 from judge.base import JudgeInput, JudgeSettings
@@ -104,13 +105,14 @@ class LlmJudge:
             temperature=self.settings.temperature,
             max_tokens=max_tokens,
         )
-        if not isinstance(completion, ChatCompletion) or not completion.choices:
+        choices = completion.choices if isinstance(completion, ChatCompletion) else None
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        if not isinstance(choice, Choice):  # the SDK does not check what a server sends
             raise NoVote("the judge's answer is malformed: no choices")
-        choice = completion.choices[0]
         if choice.finish_reason == "length":
             raise NoVote(f"the judge's text was cut at {max_tokens} tokens")
-        text = choice.message.content if choice.message else None
-        if not text or not text.strip():
+        text = getattr(choice.message, "content", None)
+        if not isinstance(text, str) or not text.strip():
             raise NoVote("the judge's text is empty")
         return text
 

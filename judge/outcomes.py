@@ -29,7 +29,7 @@ _TESTS_FAILED = _any_of(
 )
 _TESTS_PASSED = _any_of(
     r"\b\d+ (?:tests? )?(?:passed|passing)\b|\ball (?:\d+ )?(?:tests?|checks) (?:have |are )?pass(?:ed|ing)?\b",
-    r"test result: ok|^ok\s+\S+\s+(?:\d|\(cached)|^OK\b(?: \(|$)|BUILD SUCCESS|^PASS\b|✓ ",
+    r"test result: ok|^ok\s+\S+\s+(?:\d|\(cached)|(?-i:^OK\b(?: \(|$))|BUILD SUCCESS|^PASS\b|✓ ",
     flags=re.MULTILINE | re.IGNORECASE,
 )
 _ERROR = _any_of(

@@ -14,7 +14,7 @@ from judge.parsing import clean_hint
 
 REASK_SIMILARITY = 0.72  # of letters in order; 1 is the same text
 LONG_REPLY_WORDS = 50
-MAX_READ_CHARS = 4000  # of a reply; its beginning counts
+MAX_READ_CHARS = 1500  # of a reply; its beginning counts
 MAX_REASK_CHARS = 1500
 MIN_REASK_CHARS = 12  # a shorter reply is too short to be the question again
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])\s*|\n+")
@@ -27,7 +27,8 @@ _LEAD = re.compile(
 )
 # A sentence that only says that it was not right: no direction, although it may hold a directive's words.
 _BARE_VERDICT = re.compile(
-    r"^(?:(?:that|this|it)(?:'s| is| was)|not) (?:not |really |at all )*(?:how|what|it\b|like)[^,;:]*$"
+    r"^(?:(?:that|this|it)(?:'s| is| was)|not) (?:not |really |at all )*(?:how|what|it\b|like)[^,;:]*$|"
+    r"^i (?:really )?(?:don't|do not|didn't) (?:like|want|love) (?:that|this|it|how)(?: \w+){0,3}[.!]*$"
 )
 
 
@@ -65,6 +66,8 @@ def _without_complaint(words: Lexicon, reply: str, text: str, rest: str) -> Read
     praise = words.find("approval", rest)
     if praise is None and rest != text:
         praise = words.find("exempt_approval", text)
+    if praise is None and (found := words.find("wish", rest)):
+        return _complaint(words, reply, f"wish: {found.group().strip()}")
     if praise is None:
         found = words.find("topic", folded(reply))
         return Reading(0, f"another topic: {found.group().strip()}" if found else "says nothing about the answer")

@@ -22,13 +22,14 @@ from flows.people.student import Evaluation, RunReport, Student, StudentSettings
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    usual = StudentSettings()
     parser = argparse.ArgumentParser(prog="python -m flows.people", description="A scripted student talks to a model.")
     parser.add_argument("--base-url", default="http://127.0.0.1:8000/v1", help="the server's address, with /v1")
     parser.add_argument("--api-key", default=os.environ.get("CLAWRL_API_KEY", "none"), help="or CLAWRL_API_KEY")
-    parser.add_argument("--model", default=StudentSettings.model)
+    parser.add_argument("--model", default=usual.model)
     parser.add_argument("--turns", type=int, default=64, help="problems to talk about; 0: only score")
-    parser.add_argument("--sessions", type=int, default=StudentSettings.sessions, help="conversations at once")
-    parser.add_argument("--temperature", type=float, default=StudentSettings.temperature)
+    parser.add_argument("--sessions", type=int, default=usual.sessions, help="conversations at once")
+    parser.add_argument("--temperature", type=float, default=usual.temperature)
     parser.add_argument("--problems", type=int, default=24, help="unseen problems in a score; 0: don't score")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--verbose", action="store_true", help="print each answer and reply")

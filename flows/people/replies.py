@@ -21,7 +21,7 @@ PRAISE = (
     "I like how you wrote that one.",
     "Well put, thanks.",
     "That is just how I want it, thank you.",
-    "Very good, no fuss at all. Thanks!",
+    "Very good, no fuss at all.",
     "Excellent, clear and brief.",
     "Oh, I really like this one.",
 )
@@ -29,7 +29,7 @@ COMPLAINTS = (
     "No, I don't like how that sounds.",
     "Hmm, not like that.",
     "That's not how I want it.",
-    "This sounds like a machine, not what I wanted.",
+    "This sounds like a machine, and that is not what I wanted.",
     "I don't like that answer.",
     "No, that's not it.",
     "Not good.",

@@ -17,36 +17,40 @@ from judge.verifiable import is_right
 MIN_WORDS, MAX_WORDS = 5, 45
 MIN_DISTINCT_SHARE = 0.8  # of an answer's runs of four words
 
-_OPENER = re.compile(
-    r"^\W*(?:certainly|sure|of course|absolutely|definitely|awesome|great|good|excellent|wonderful|fantastic|amazing|"
-    r"perfect|nice|cool|wow|yay|yes|hello|hi|hey|thanks|thank you|welcome|okay|ok|alright|well|oh|ah|so|now|indeed|"
-    r"to (?:solve|find|calculate|determine|answer|figure|work|get|compute|understand|know|see|tackle|convert)|in order to|"
-    r"let'?s|let us|let me|here'?s|here is|here are|this is|we (?:need|can|have|must|will|are|know)|you (?:are|need|can|want|have|asked)|"
-    r"i |i'|first\b|firstly|step \d|the (?:problem|question|task|exercise|solution|steps?|key)\b|given|based on|according to|"
-    r"imagine|suppose|understanding|solving|calculating|(?:a|an) (?:\w+ )?(?:question|problem))",
-    re.IGNORECASE,
+
+def _any_of(*parts: str, prefix: str = "") -> re.Pattern[str]:
+    return re.compile(f"{prefix}(?:{'|'.join(parts)})", re.IGNORECASE | re.MULTILINE)
+
+
+_OPENER = _any_of(
+    r"certainly|sure|of course|absolutely|definitely|awesome|great|good|excellent|wonderful|fantastic|amazing",
+    r"perfect|nice|cool|wow|yay|yes|hello|hi|hey|thanks|thank you|welcome|okay|ok|alright|well|oh|ah|so|now|indeed",
+    r"to (?:solve|find|calculate|determine|answer|figure|work|get|compute|understand|know|see|tackle|convert)",
+    r"in order to|let'?s|let us|let me|here'?s|here is|here are|this is|what an?\b|one way",
+    r"we (?:need|can|have|must|will|are|know)|you (?:are|need|can|want|have|asked)|i |i'|first\b|firstly|step \d",
+    r"the (?:problem|question|task|exercise|solution|steps?|key)\b|given|based on|according to|imagine|suppose",
+    r"understanding|solving|calculating|(?:a|an) (?:[\w-]+ ){0,3}(?:question|problem|way|challenge|puzzle|addition)\b",
+    prefix=r"\A\W*",
 )
-_FILLER = re.compile(
-    r"\bbreak(?:ing)? (?:it|this|that|the \w+)? ?down|step[- ]by[- ]step|manageable|\bwe (?:need|have|want) to\b|\byou need to\b|\blet'?s\b|\blet us\b|"
-    r"in other words|important to (?:note|remember|understand)|keep in mind|\bclassic\b|essentially|basically|simply\b|obviously|of course|"
-    r"\bconcept|\bapproach|\bprocess\b|\bmethod\b|\bformula\b|\bscenario|in this case|as follows|following (?:steps|calculation)|"
-    r"to (?:find|solve|calculate|determine)\b|can be (?:represented|expressed|calculated|described|simplified)|think (?:about|of) (?:it|this)|"
-    r"this is (?:because|exactly)|it'?s worth|delve|journey|exciting|fascinating|interesting|amazing|awesome|fun\b",
-    re.IGNORECASE,
+_FILLER = _any_of(
+    r"\bbreak(?:ing)? (?:it|this|that|the \w+)? ?down|step[- ]by[- ]step|manageable|in other words|\bclassic\b",
+    r"\b(?:we|you) (?:need|have|want) to\b|\blet'?s\b|\blet us\b|important to (?:note|remember|understand)",
+    r"keep in mind|essentially|basically|simply\b|obviously|of course|\bconcept|\bapproach|\bprocess\b|\bmethod\b",
+    r"\bformula\b|\bscenario|in this case|as follows|following (?:steps|calculation)|it'?s worth|delve|journey",
+    r"to (?:find|solve|calculate|determine)\b|can be (?:represented|expressed|calculated|described|simplified)",
+    r"think (?:about|of) (?:it|this)|this is (?:because|exactly)|exciting|fascinating|interesting|amazing|awesome",
 )
-_SELF = re.compile(
-    r"\bI\b(?!\.)|\bI'(?:m|ll|d|ve)\b|\bas an ai\b|\blanguage model\b|\bassistant\b|\bmy (?:name|answer|calculation)\b",
-    re.IGNORECASE,
+_SELF = _any_of(
+    r"\bI\b(?!\.)|\bI'(?:m|ll|d|ve)\b|\bas an ai\b|\blanguage model\b|\bassistant\b|\bmy (?:name|answer|calculation)\b"
 )
-_ENDING = re.compile(
-    r"hope (?:this|that|it)|let me know|feel free|happy to help|any (?:more |other |further )?questions|need (?:any )?(?:more |further )?help|"
-    r"good luck|have a (?:nice|great|good)|you'?re welcome|anything else|glad to|enjoy\b|keep up|\?\W*$|!\W*$",
-    re.IGNORECASE,
+_ENDING = _any_of(
+    r"hope (?:this|that|it)|let me know|feel free|happy to help|any (?:more |other |further )?questions",
+    r"need (?:any )?(?:more |further )?help|good luck|have a (?:nice|great|good)|you'?re welcome|anything else",
+    r"glad to|enjoy\b|keep up|\?\W*\Z|!\W*\Z",
 )
-_NOISE = re.compile(
-    r"#{2,}|\*\*|__|\\[a-zA-Z(\[]|\$[^$\n]*\\|^\s*(?:[-*•]|\d+[.)])\s|^#+ |```|`|^\s*>|<[a-z/|]|[\U0001F300-\U0001FAFF\u2600-\u27BF]|"
-    r"\bthe answer is:|^\w[\w ]{0,30}:\s*$",
-    re.MULTILINE,
+_NOISE = _any_of(
+    r"#{2,}|\*\*|__|\\[a-zA-Z(\[]|\$[^$\n]*\\|^\s*(?:[-*•]|\d+[.)])\s|^#+ |`|^\s*>|<[a-z/|]",
+    r"[\U0001F300-\U0001FAFF\u2600-\u27BF]|\bthe answer is:|^\w[\w ]{0,30}:\s*$",
 )
 _EQUATION = re.compile(
     r"\d[\d.,]*\W{0,3}[a-z%]*\s*(?:[-+*/x×÷−]|times|plus|minus|divided by)\s*\W?\d[\d.,]*[^=\n]{0,40}=\s*\W?\d",
@@ -95,10 +99,10 @@ def _no_repetition(text: str, _: Problem) -> bool:
 
 
 def _shows_numbers(text: str, problem: Problem) -> bool:
-    """An equation, with at least two numbers of the problem's calculation somewhere in the answer."""
+    """At least two numbers of the problem's calculation, and a third, which should be the result."""
     wanted = set(re.findall(r"\d+", problem.working))
     found = set(re.findall(r"\d+", text))
-    return bool(_EQUATION.search(text)) and len(wanted & found) >= min(2, len(wanted))
+    return len(wanted & found) >= min(2, len(wanted)) and len(found) >= 3
 
 
 # In the order in which she minds them.
