@@ -19,6 +19,7 @@ from typing import Any
 
 from serve.chat_template import ChatTemplate, Message, Tool, Traits, load_template, probe_traits
 from serve.decoding import Detokenizer, StreamDecoder
+from serve.messages import last_user_index
 from serve.normal_form import content_text, normal_messages, normal_tools
 from serve.parsing import AnswerFormat
 from serve.token_encoder import TokenEncoder
@@ -65,9 +66,13 @@ class Renderer:
         self.window: int = _window(self._config, self.model_dir)  # tokens, prompt and answer together
         self.vocab_size: int = _text_config(self._config).get("vocab_size") or self._tokens.vocab_size
         self.eos_ids: tuple[int, ...] = self._find_eos()
+        self._report = self._make_report()
 
     def probe(self) -> TemplateReport:
-        """What the template takes, drops and breaks."""
+        """What the template takes, drops and breaks: found out once, when the model is loaded."""
+        return self._report
+
+    def _make_report(self) -> TemplateReport:
         own = probe_traits(self._own) if self._own else None
         return TemplateReport(
             model=self.model_dir.name,
@@ -93,13 +98,17 @@ class Renderer:
         return tuple(self._encoder.encode(text + self._encoder.guard(prefix, taken), taken))
 
     def forced_prefix(self, tools: Sequence[Tool] | None, tool_choice: Any) -> str:
-        """How the answer begins where a call is required: "" otherwise. The parser is given it too."""
+        """How the answer begins where a call is required, "" otherwise. The parser is given it too.
+
+        It ends where the model's own tokens fit on: in a string, or before a space.
+        """
         names = required_names(tools, tool_choice)
         if names is None:
             return ""
         opening = f'{self.format.tool_open}\n{{"name": "'
         if len(names) == 1:
-            opening = f'{self.format.tool_open}\n{{"name": {json.dumps(names[0])}, "arguments":'
+            function = next(tool["function"] for tool in tools or [] if tool["function"]["name"] == names[0])
+            opening += f'{json.dumps(names[0], ensure_ascii=False)[1:]}, "arguments":{_first_argument(function)}'
         return f"\n{self.format.think_close}\n\n{opening}" if self.format.starts_in_reasoning else opening
 
     def enhanced_prompt_ids(
@@ -115,8 +124,6 @@ class Renderer:
 
         `expect` is the prompt that was sampled from: without the hint the rendering must give exactly it.
         """
-        from serve.messages import last_user_index
-
         index = last_user_index(messages)
         if index is None or index < 0:
             raise HintDoesNotFit("the prompt has no user message to put the hint on")
@@ -193,6 +200,19 @@ def required_names(tools: Sequence[Tool] | None, tool_choice: Any) -> list[str] 
     if name not in declared:
         raise ValueError(f"tool_choice names {name!r}, which is not declared; declared are: {', '.join(declared)}")
     return [name]
+
+
+def _first_argument(function: dict[str, Any]) -> str:
+    """How a call's arguments begin with what the schema requires first: small models need it."""
+    schema = function.get("parameters")
+    schema = schema if isinstance(schema, dict) else {}
+    required = schema.get("required")
+    if not isinstance(required, list) or not required or not isinstance(required[0], str):
+        return ""
+    properties = schema.get("properties")
+    described = properties.get(required[0]) if isinstance(properties, dict) else None
+    is_text = isinstance(described, dict) and described.get("type") == "string"
+    return f" {{{json.dumps(required[0], ensure_ascii=False)}:" + (' "' if is_text else "")
 
 
 def _findings(own: Traits | None, used: Traits, template: ChatTemplate) -> list[str]:

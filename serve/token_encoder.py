@@ -12,12 +12,20 @@ import json
 import re
 import secrets
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
+# What templates look for by name; guarded, they would not be found where a special token ends like one of them.
+WORDS = frozenset((
+    "role", "content", "name", "type", "id", "function", "parameters", "arguments", "description",
+    "properties", "required", "tool_calls", "tool_call_id", "reasoning_content", "system", "user",
+    "assistant", "tool", "string", "number", "integer", "boolean", "object", "array", "null", "enum", "items",
+))  # fmt: skip
+SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may carry half a pair, UTF-8 can't
 CACHE_CHARS = 8_000_000  # characters of text whose ids are kept
 
 
@@ -57,7 +65,9 @@ class TokenEncoder:
         self._special = {token["content"]: token["id"] for token in added if token["special"] and token["content"]}
         by_length = sorted(self._special, key=len, reverse=True)
         self._split = re.compile(f"({'|'.join(map(re.escape, by_length))})" if by_length else r"(?!)()")
-        self._danger = re.compile(_danger_pattern(by_length)) if by_length else re.compile(r"(?!)")
+        self._longest = max(map(len, by_length), default=0)
+        self._heads = {special[:n] for special in by_length for n in range(1, len(special) + 1)}
+        self._tails = {special[n:] for special in by_length for n in range(len(special))}
         self._cache = _PieceCache(CACHE_CHARS)
         self._nonce = f"zq{secrets.token_hex(8)}"
         self._placeholder = re.compile(rf"{self._nonce}n(\d+)z")
@@ -70,12 +80,21 @@ class TokenEncoder:
     def guard(self, value: Any, taken: list[str]) -> Any:
         """`value` with what spells (a part of) a special token as placeholders; what was there goes to `taken`."""
         if isinstance(value, str):
-            return self._danger.sub(lambda found: self._take(found.group(), taken), value)
+            return value if value in WORDS else self._guard_text(value, taken)
         if isinstance(value, dict):
             return {self.guard(key, taken): self.guard(item, taken) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self.guard(item, taken) for item in value]
         return value
+
+    def _guard_text(self, text: str, taken: list[str]) -> str:
+        """Whole special tokens anywhere; the end of one at the start, and the beginning of one at the end."""
+        start = _longest_in(self._tails, self._longest, lambda n: text[:n] if n <= len(text) else "")
+        rest = text[start:]
+        end = _longest_in(self._heads, self._longest, lambda n: rest[-n:] if n <= len(rest) else "")
+        middle = rest[: len(rest) - end]
+        middle = self._split.sub(lambda found: self._take(found.group(), taken), middle)
+        return self._take(text[:start], taken) + middle + self._take(rest[len(rest) - end :], taken)
 
     def _take(self, text: str, taken: list[str]) -> str:
         if not text:
@@ -123,6 +142,8 @@ class TokenEncoder:
 
     def _ids(self, text: str) -> list[int]:
         """The batch form has a variant that keeps no offsets: a quarter faster."""
+        if not text.isascii():
+            text = SURROGATE.sub("\ufffd", text)
         return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
 
@@ -134,18 +155,8 @@ def _plain(text: str) -> Tokenizer:
     return tokenizer
 
 
-def _danger_pattern(specials: list[str]) -> str:
-    """Whole special tokens anywhere; the beginning of one at the end, and the end of one at the start, of a string."""
-    heads = {special[:n] for special in specials for n in range(1, len(special))}
-    tails = {special[n:] for special in specials for n in range(1, len(special))}
-    options = [re.escape(special) for special in specials]
-    options += [rf"\A{_any(tails)}", rf"{_any(heads)}\Z"]
-    return "|".join(options)
-
-
-def _any(parts: set[str]) -> str:
-    ordered = sorted(parts, key=lambda part: (-len(part), part))
-    return f"(?:{'|'.join(map(re.escape, ordered))})" if ordered else r"(?!)"
+def _longest_in(parts: set[str], longest: int, cut: Callable[[int], str]) -> int:
+    return next((n for n in range(longest, 0, -1) if cut(n) in parts), 0)
 
 
 def _boundaries_are_safe(described: dict[str, Any], added: list[dict[str, Any]]) -> bool:

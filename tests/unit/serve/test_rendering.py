@@ -226,6 +226,8 @@ def test_tool_choice(smol: Renderer) -> None:
     assert smol.forced_prefix(tools, named) == '<tool_call>\n{"name": "clock", "arguments":'
     assert smol.forced_prefix([CLOCK], "required") == smol.forced_prefix(tools, named)
     assert smol.forced_prefix(tools, "required") == '<tool_call>\n{"name": "'
+    weather = {"type": "function", "function": {"name": "get_weather"}}
+    assert smol.forced_prefix(tools, weather) == '<tool_call>\n{"name": "get_weather", "arguments": {"city": "'
     forced = smol.prompt_ids(talk, tools, named)
     assert smol.decode(forced).endswith('assistant\n<tool_call>\n{"name": "clock", "arguments":')
     with pytest.raises(ValueError, match="'nope', which is not declared"):
