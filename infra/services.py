@@ -9,7 +9,9 @@ Run: python -m infra.services FOLDER          both, until ctrl-c
 """
 
 import ctypes
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -31,6 +33,17 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def is_free(port: int) -> bool:
+    """Whether one may listen on a TCP port of loopback."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
 def start_s3(
     home: Path,
     port: int,
@@ -45,10 +58,10 @@ def start_s3(
 
     With `die_with_parent` it ends when the thread that called this ends.
     """
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", bucket):
+        raise ValueError(f"s3: {bucket!r} is no bucket name: 3 to 63 of a-z, 0-9, dots and hyphens are needed")
     data = home / "s3"
     data.mkdir(parents=True, exist_ok=True)
-    inner = {name: free_port() for name in ("master.port", "volume.port", "filer.port", "admin.port")}
-    grpc = {f"{name}.grpc": free_port() for name in ("master.port", "volume.port", "filer.port", "s3.port")}
     flags = {
         "dir": data,
         "ip": HOST,
@@ -60,24 +73,18 @@ def start_s3(
         "s3.port.iceberg": 0,
         "s3.port.lance": 0,
         "master.telemetry": "false",
-        **inner,
-        **grpc,
+        **_inner_ports(data / "ports.json"),
     }
     command = [str(_beside_python("weed")), "mini", *(f"-{name}={value}" for name, value in flags.items())]
     keys = {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret_key, "GOMEMLIMIT": "256MiB"}
     process = _start(command, home, "s3", port, keys, die_with_parent)
 
-    def ready() -> bool:
-        from storage.objects import NotThere, ObjectStore, StoreDown  # boto3 is heavy: only where it is needed
+    from storage.objects import NotThere, ObjectStore, StoreDown  # boto3 is heavy: only where it is needed
 
-        store = ObjectStore(
-            f"s3://{bucket}",
-            endpoint=f"http://{HOST}:{port}",
-            access_key=access_key,
-            secret_key=secret_key,
-            attempts=1,
-            timeout_s=5.0,
-        )
+    where = {"endpoint": f"http://{HOST}:{port}", "access_key": access_key, "secret_key": secret_key}
+    store = ObjectStore(f"s3://{bucket}", **where, attempts=1, timeout_s=5.0)
+
+    def ready() -> bool:
         try:
             store.put("ready", b"")
         except (StoreDown, NotThere):
@@ -87,6 +94,17 @@ def start_s3(
 
     wait_ready("s3", process, port, home, ready, timeout_s)
     return process
+
+
+def _inner_ports(note: Path) -> dict[str, int]:
+    """The ports between the store's own parts: those of the last start where they are free: its state names them."""
+    names = [f"{part}.port" for part in ("master", "volume", "filer", "admin")]
+    names += [f"{part}.port.grpc" for part in ("master", "volume", "filer", "admin", "s3")]
+    ports = json.loads(note.read_text()) if note.exists() else {}
+    if ports.keys() != set(names) or not all(is_free(port) for port in ports.values()):
+        ports = {name: free_port() for name in names}
+        note.write_text(json.dumps(ports))
+    return ports
 
 
 def start_mlflow(
@@ -134,16 +152,19 @@ def wait_ready(
 ) -> None:
     """Wait until `ready()`. Where it ends or takes too long: it is stopped, and a ValueError shows port and log."""
     until = time.monotonic() + timeout_s
-    while not ready():
-        ended = process.poll()
-        if ended is None and time.monotonic() < until:
+    try:
+        while (ended := process.poll()) is None and time.monotonic() < until:
+            if ready():
+                return
             time.sleep(0.1)
-            continue
+    except BaseException:  # ctrl-c as well: nothing is left behind
         stop(process)
-        log = home / "logs" / f"{name}.log"
-        why = f"ended with status {ended}" if ended is not None else f"was not ready after {timeout_s:.0f} s"
-        last = "\n    ".join(log.read_text(errors="replace").splitlines()[-8:])
-        raise ValueError(f"{name} on port {port} {why}. Its log is {log}:\n    {last}")
+        raise
+    stop(process)
+    log = home / "logs" / f"{name}.log"
+    why = f"ended with status {ended}" if ended is not None else f"was not ready after {timeout_s:.0f} s"
+    last = "\n    ".join(log.read_text(errors="replace").splitlines()[-8:])
+    raise ValueError(f"{name} on port {port} {why}. Its log is {log}:\n    {last}")
 
 
 def stop(process: subprocess.Popen, timeout_s: float = 10.0) -> None:
@@ -177,14 +198,8 @@ def die_with_parent_hook() -> Callable[[], None]:
 def _start(
     command: list[str], home: Path, name: str, port: int, env: Mapping[str, str], die_with_parent: bool
 ) -> subprocess.Popen:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as fault:
-            raise ValueError(
-                f"{name}: port {port} is in use ({fault.strerror}): stop what has it, or set another"
-            ) from (fault)
+    if not is_free(port):
+        raise ValueError(f"{name}: port {port} is in use: stop what has it, or set another")
     (home / "logs").mkdir(parents=True, exist_ok=True)
     with (home / "logs" / f"{name}.log").open("ab") as log:
         return subprocess.Popen(
