@@ -104,7 +104,7 @@ def scan(name: str, objects: ObjectStore, **partitions: str) -> pl.LazyFrame:
         frame = frame.filter(pl.col("track") == partitions["track"])
     if "day" in partitions:
         frame = frame.filter(pl.col("day") == pl.lit(partitions["day"]).str.to_date())
-    return frame.select(columns)
+    return frame.select(*columns)
 
 
 # writing
