@@ -22,8 +22,6 @@ from serve.policy import PolicySettings
 NAMESPACE = "clawrl"  # of the learner's and the trainer's actors
 POLICY, GATEWAY = "policy", "gateway"
 
-stay_on_loopback()
-
 
 class HandleLink:
     """The policy behind a Serve handle. Its address is remembered: it keeps its port when its engine restarts."""
@@ -73,6 +71,7 @@ class PolicyDeployment:
     def __init__(self, settings: PolicySettings) -> None:
         from serve.policy import Policy, StoreSource, journal_alarms
 
+        stay_on_loopback()
         source = StoreSource(settings) if settings.store and settings.tracking_uri else None
         self._policy = Policy(settings, source, journal_alarms(settings))
         self._started: asyncio.Task[None] | None = None
@@ -108,7 +107,14 @@ _gateway: Any = None  # the one of this process
 
 async def _front(scope: Scope, receive: Receive, send: Send) -> None:
     """What Serve's proxy speaks to."""
-    await _gateway(scope, receive, send)
+    if scope["type"] != "lifespan":
+        await _gateway(scope, receive, send)
+        return
+    while True:
+        step = (await receive())["type"]
+        await send({"type": f"{step}.complete"})
+        if step == "lifespan.shutdown":
+            return
 
 
 @serve.deployment(
@@ -130,6 +136,7 @@ class GatewayDeployment:
         from storage.journal import JournalWriter
 
         global _gateway
+        stay_on_loopback()
         assert _gateway is None, "one gateway a process"
         journal = JournalWriter(
             Path(settings.journal_root), settings.model, f"gateway-{os.getpid()}-{int(time.time())}"

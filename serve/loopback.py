@@ -1,6 +1,6 @@
 """Keeps Ray Serve's replicas off the network where Ray itself runs on loopback.
 
-Call `stay_on_loopback()` at the top level of each deployment's module: replicas import it before they bind.
+Call `stay_on_loopback()` in each deployment's `__init__`: a replica binds after it.
 
 Why: every replica starts a gRPC server for calls between deployments, and binds it to all interfaces, whatever the
 node's address is (Ray 2.60, `ray/serve/_private/replica.py`). Whoever reaches it can call the deployment.
