@@ -1,7 +1,9 @@
 """What the student says to an answer: praise, or what she minds and how it should have been.
 
-What it does: `reply(answer, problem, seed)`: the same arguments always give the same words. A complaint names the one
-or two criteria that she minds most, each with a sentence that says how to do it: those sentences become hints.
+What it does: `reply(answer, problem, seed)`: the same arguments always give the same words. A complaint names the
+criterion that she minds most, in a sentence that says how to do it: that sentence becomes the hint. Its wording was
+chosen by trying: a model of 135M parameters keeps to it when it stands in the prompt, while an example such as
+"3 + 4 = 7" is copied and two wishes at once confuse it.
 What it leaves out: judging. The server's judge reads her words like anybody's, without knowing her rubric.
 """
 
@@ -35,50 +37,51 @@ COMPLAINTS = (
     "Not good.",
     "Sorry, this is not what I was hoping for.",
 )
+_HOW = "show the calculation with the numbers of the problem, and say the answer in a plain sentence."
 WISHES: dict[str, tuple[str, ...]] = {
     "opener": (
-        "Please don't announce what you are going to do, start with the calculation itself.",
-        "Please start with the calculation, like 3 + 4 = 7, without any introduction.",
-        "Don't open with a stock phrase, begin right with the calculation.",
-        "Next time begin with the numbers and skip the introduction.",
+        f"Please skip the introduction, {_HOW}",
+        f"Don't announce it, {_HOW}",
+        f"Next time leave out the opening phrase, {_HOW}",
+        f"Please come to the point, {_HOW}",
     ),
     "numbers": (
-        "Please show the calculation with its numbers, like 3 + 4 = 7.",
-        "Next time write the calculation out, like 6 * 2 = 12.",
-        "You should show the numbers you used in a calculation like 9 - 5 = 4.",
-        "Please put the calculation into the answer, like 8 / 2 = 4.",
+        f"Please {_HOW}",
+        f"Next time {_HOW}",
+        f"You should {_HOW}",
+        "Please write the calculation with the numbers of the problem, and the answer in a plain sentence.",
     ),
     "filler": (
-        "Please leave out the filler and just give the calculation and the answer.",
-        "Don't explain the method, just calculate and say the answer.",
-        "Please skip the phrases and write only the calculation and what it means.",
-        "Next time use plain words and no filler, just the calculation and the answer.",
+        f"Please leave out the filler, {_HOW}",
+        f"Don't explain the method, {_HOW}",
+        f"Next time use plain words, {_HOW}",
+        f"Please skip the phrases, {_HOW}",
     ),
     "long": (
-        "Please keep it to two short sentences.",
-        "Next time stop right after the answer, two short sentences are enough.",
-        "Please use no more than two short sentences.",
-        "Keep it under forty words, please.",
+        f"Please keep it short, {_HOW}",
+        f"Next time keep it brief, {_HOW}",
+        f"Please make it shorter, {_HOW}",
+        "Please show the calculation with the numbers of the problem, say the answer in one plain sentence, and stop.",
     ),
     "short": (
-        "Please answer in a whole sentence with the calculation in it.",
-        "Next time write a whole sentence, like 3 + 4 = 7, so there are 7 apples.",
+        f"Please use whole sentences, {_HOW}",
+        f"Next time write a whole sentence, {_HOW}",
     ),
     "repetition": (
-        "Please say each thing only once.",
-        "Don't repeat yourself, say it once and stop.",
+        f"Please say each thing only once, {_HOW}",
+        f"Don't repeat yourself, {_HOW}",
     ),
     "noise": (
-        "Please write plain sentences, without lists, headings or #### signs.",
-        "Don't use any markup, just plain sentences.",
+        f"Please don't use lists, headings or signs like ####, {_HOW}",
+        f"Don't use any markup, {_HOW}",
     ),
     "self": (
-        "Please don't talk about yourself, just about the problem.",
-        "Leave yourself out of it and write only about the problem, please.",
+        f"Please don't talk about yourself, {_HOW}",
+        f"Please leave yourself out of it, {_HOW}",
     ),
     "ending": (
-        "Please stop after the answer, without a closing phrase.",
-        "Don't add a closing phrase or a question, just stop after the answer.",
+        f"Please leave out the closing phrase, {_HOW}",
+        f"Don't add a closing phrase, {_HOW}",
     ),
 }
 
@@ -99,5 +102,4 @@ def reply_to(scored: RubricScore, problem: Problem, seed: int = 0) -> str:
     key = (problem.problem_id, seed, *scored.broken)
     if scored.content:
         return _pick(PRAISE, *key)
-    wishes = [_pick(WISHES[name], name, *key) for name in scored.broken[:2]]
-    return " ".join([_pick(COMPLAINTS, "complaint", *key), *wishes])
+    return f"{_pick(COMPLAINTS, 'complaint', *key)} {_pick(WISHES[scored.broken[0]], *key)}"
