@@ -126,6 +126,8 @@ def write(
 def put(name: str, arrow: pa.Table, tracks: Sequence[str], shard: str, objects: ObjectStore) -> Iterator[str]:
     """Write one table's rows into its partitions: one row per id (the last), sorted by time."""
     table = TABLES[name]
+    if not arrow.num_rows:
+        return
     last = {
         row: index for index, row in enumerate(zip(*(arrow[column].to_pylist() for column in table.ids), strict=True))
     }
