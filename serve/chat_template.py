@@ -117,49 +117,62 @@ def _says(role: str, text: str) -> Message:
     return {"role": role, "content": text}
 
 
-def probe_traits(template: ChatTemplate) -> Traits:
-    """Renders a dozen small conversations; never raises."""
+class _Prober:
+    """Renders small conversations and looks for what was put into them."""
 
-    def shows(messages: list[Message], *wanted: str, tools: list[Tool] | None = None) -> bool:
-        return all(part in text(messages, tools) for part in wanted)
+    def __init__(self, template: ChatTemplate) -> None:
+        self._template = template
 
-    def text(messages: list[Message], tools: list[Tool] | None = None) -> str:
+    def text(self, messages: list[Message], tools: list[Tool] | None = None) -> str:
         try:
-            return template.render(messages, tools)
+            return self._template.render(messages, tools)
         except TemplateRefuses:
             return ""
 
-    def with_call(arguments: Any, content: str | None = "", results: int = 1) -> list[Message]:
-        calls = [_call(arguments, n + 1) for n in range(results)]
-        found = [
-            {"role": "tool", "content": f"qresult{n}", "tool_call_id": calls[n]["id"], "name": "qcall"}
-            for n in range(results)
-        ]
-        return [user, {"role": "assistant", "content": content, "tool_calls": calls}, *found]
+    def shows(self, messages: list[Message], *wanted: str, tools: list[Tool] | None = None) -> bool:
+        text = self.text(messages, tools)
+        return all(part in text for part in wanted)
 
-    user, answer, tools = _says("user", "qask"), _says("assistant", "qanswer"), [_tool("qcall")]
-    as_object = text(with_call({"city": "qOslo"}), tools)
+    def error(self, messages: list[Message], tools: list[Tool] | None) -> str | None:
+        try:
+            self._template.render(messages, tools)
+        except TemplateRefuses as error:
+            return str(error.__cause__)
+        return None
+
+
+def _with_calls(arguments: Any, content: str | None = "", results: int = 1) -> list[Message]:
+    calls = [_call(arguments, n + 1) for n in range(results)]
+    found = [
+        {"role": "tool", "content": f"qresult{n}", "tool_call_id": calls[n]["id"], "name": "qcall"}
+        for n in range(results)
+    ]
+    return [_says("user", "qask"), {"role": "assistant", "content": content, "tool_calls": calls}, *found]
+
+
+def probe_traits(template: ChatTemplate) -> Traits:
+    """Renders a dozen small conversations; never raises."""
+    probe, tools = _Prober(template), [_tool("qcall")]
+    system, user, answer = _says("system", "qsys"), _says("user", "qask"), _says("assistant", "qanswer")
+    later, again = _says("system", "qlater"), _says("user", "qagain")
+    as_object = probe.text(_with_calls({"city": "qOslo"}), tools)
     form = "object" if '"qOslo"' in as_object or "<parameter=city>" in as_object else "string"
     good: Any = {"city": "qOslo"} if form == "object" else '{"city": "qOslo"}'
-    try:
-        template.render(with_call(good, content=None), tools)
-        null_error = None
-    except TemplateRefuses as error:
-        null_error = str(error.__cause__)
-    prompt = text([user])
+    null_error = probe.error(_with_calls(good, content=None), tools)
+    prompt = probe.text([user])
     return Traits(
-        tools=shows([user], "qcall", tools=tools),
-        calls=shows(with_call(good), "qOslo", tools=tools),
-        tool_results=shows(with_call(good), "qresult0", tools=tools),
-        consecutive_results=shows(with_call(good, results=2), "qresult0", "qresult1", tools=tools),
+        tools=probe.shows([user], "qcall", tools=tools),
+        calls=probe.shows(_with_calls(good), "qOslo", tools=tools),
+        tool_results=probe.shows(_with_calls(good), "qresult0", tools=tools),
+        consecutive_results=probe.shows(_with_calls(good, results=2), "qresult0", "qresult1", tools=tools),
         null_content=null_error is None,
         null_content_error=null_error,
         arguments=form,
-        system=shows([_says("system", "qsys"), user], "qsys", "qask"),
-        system_only=shows([_says("system", "qsys")], "qsys"),
-        several_system=shows([_says("system", "qsys"), user, answer, _says("system", "qlater"), user], "qsys", "qlater")
-        and shows([_says("system", "qsys"), _says("system", "qlater"), user], "qsys", "qlater"),
-        same_role_twice=shows([user, _says("user", "qagain")], "qask", "qagain"),
+        system=probe.shows([system, user], "qsys", "qask"),
+        system_only=probe.shows([system], "qsys"),
+        several_system=probe.shows([system, user, answer, later, user], "qsys", "qlater")
+        and probe.shows([system, later, user], "qsys", "qlater"),
+        same_role_twice=probe.shows([user, again], "qask", "qagain"),
         opens_think=prompt.rstrip().endswith("<think>"),
         chatml="<|im_start|>user\nqask<|im_end|>" in prompt and prompt.endswith("<|im_start|>assistant\n"),
     )

@@ -29,12 +29,17 @@ SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may carry half a pair, UTF-8 c
 CACHE_CHARS = 8_000_000  # characters of text whose ids are kept
 
 
-class _PieceCache:
+class PieceCache:
     """Least recently used pieces of text and their ids, bounded in characters. Thread-safe."""
 
     def __init__(self, limit_chars: int) -> None:
         self._limit, self._chars, self._lock = limit_chars, 0, Lock()
         self._kept: OrderedDict[str, list[int]] = OrderedDict()
+
+    @property
+    def size_chars(self) -> int:
+        """Characters kept, and 64 for each piece."""
+        return self._chars
 
     def get(self, text: str) -> list[int] | None:
         with self._lock:
@@ -68,7 +73,7 @@ class TokenEncoder:
         self._longest = max(map(len, by_length), default=0)
         self._heads = {special[:n] for special in by_length for n in range(1, len(special) + 1)}
         self._tails = {special[n:] for special in by_length for n in range(len(special))}
-        self._cache = _PieceCache(CACHE_CHARS)
+        self._cache = PieceCache(CACHE_CHARS)
         self._nonce = f"zq{secrets.token_hex(8)}"
         self._placeholder = re.compile(rf"{self._nonce}n(\d+)z")
         self.segmented = _boundaries_are_safe(described, added)

@@ -5,6 +5,7 @@ They are made on the spot (a BPE trained on a page of text), so that transformer
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -164,14 +165,19 @@ def stripping_model(folder: Path, template: str | None = PIPES, window: int = 40
     return _save(folder, tokenizer, template, window, eos_token="<|end|>", bos_token="<|endoftext|>")
 
 
-def as_transformers(folder: Path, messages: Sequence[dict[str, Any]], tools: Any = None) -> tuple[int, ...]:
-    """What transformers' apply_chat_template gives for a model folder."""
+@lru_cache
+def _transformers_tokenizer(folder: Path) -> tuple[Any, str]:
     from transformers import PreTrainedTokenizerFast
 
     config = json.loads((folder / "tokenizer_config.json").read_text())
     named = {name: config[name] for name in ("bos_token", "eos_token", "unk_token", "pad_token") if config.get(name)}
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), **named)
-    template = config.get("chat_template") or (folder / "chat_template.jinja").read_text()
+    return tokenizer, config.get("chat_template") or (folder / "chat_template.jinja").read_text()
+
+
+def as_transformers(folder: Path, messages: Sequence[dict[str, Any]], tools: Any = None) -> tuple[int, ...]:
+    """What transformers' apply_chat_template gives for a model folder."""
+    tokenizer, template = _transformers_tokenizer(folder)
     return tuple(
         tokenizer.apply_chat_template(
             messages, tools=tools, chat_template=template, add_generation_prompt=True, return_dict=False

@@ -187,7 +187,7 @@ PIECES = [
 ]  # fmt: skip
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     text=st.lists(st.sampled_from(PIECES), max_size=14).map("".join),
     cuts=st.lists(st.integers(0, 200), max_size=12),
@@ -209,7 +209,7 @@ def test_however_it_is_cut(
         assert assembled(deltas) == made.finish() == whole
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(text=st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=14).map("".join))
 def test_nothing_is_lost(text: str) -> None:
     message = parse(text)

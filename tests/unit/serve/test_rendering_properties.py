@@ -14,6 +14,7 @@ from serve.chat_template import ChatTemplate, TemplateRefuses, probe_traits
 from serve.messages import last_user_index
 from serve.parsing import AnswerParser
 from serve.rendering import HINT_FORM, HintDoesNotFit, Renderer
+from serve.token_encoder import PieceCache
 from tests.unit.serve.rendering_models import SMOLLM2, byte_level_model, metaspace_model, stripping_model
 
 
@@ -146,12 +147,12 @@ def test_many_threads_render_the_same(renderers: list[Renderer]) -> None:
 
 
 def test_the_cache_is_bounded() -> None:
-    from serve.token_encoder import CACHE_CHARS, TokenEncoder
-
-    encoder = TokenEncoder(SMOLLM2 / "tokenizer.json")
-    for n in range(40):
-        encoder.encode(f"{n} " + "word " * 100_000, [])
-    assert 0 < encoder._cache._chars <= CACHE_CHARS
+    cache = PieceCache(10_000)
+    for n in range(400):
+        cache.put(f"{n} " + "word " * (n % 50), [n])
+        cache.put("w" * 9_000, [n])  # too large a share of it
+        assert 0 < cache.size_chars <= 10_000
+    assert cache.get("399 " + "word " * 49) == [399] and cache.get("w" * 9_000) is None and cache.get("0 ") is None
 
 
 def test_the_environment_is_that_of_transformers() -> None:
