@@ -376,7 +376,7 @@ def _tools(value: Any) -> list[dict[str, Any]] | None:
         function = tool.get("function")
         if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
             raise wrong(f"{where}.function.name", f"{where}.function must be an object with a name.")
-        if not isinstance(function.get("parameters") or {}, dict):
+        if not isinstance(function.get("parameters"), dict | None):
             raise wrong(
                 f"{where}.function.parameters", f"{where}.function.parameters must be an object, a JSON schema."
             )
