@@ -4,16 +4,18 @@ What it leaves out: what is done with them. Raises ValueError with the next step
 """
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from infra.config import load
 from infra.home import Home, State
 from infra.settings import Settings
-from storage.objects import ObjectStore, StoreSettings
-from storage.registry import Registry
-from storage.versions import VersionStore
+
+if TYPE_CHECKING:  # heavy: only verbs that need the stores wait for them
+    from storage.objects import ObjectStore, StoreSettings
+    from storage.registry import Registry
+    from storage.versions import VersionStore
 
 
 class Running:
@@ -51,21 +53,27 @@ class Running:
             ) from fault
         return answer.json()
 
-    def objects(self) -> ObjectStore:
+    def objects(self) -> "ObjectStore":
         """The object store."""
         return store_settings(self.home, self.state).open()
 
-    def versions(self) -> VersionStore:
+    def versions(self) -> "VersionStore":
         """The committed versions."""
+        from storage.versions import VersionStore
+
         return VersionStore(self.objects(), self.settings.model.name)
 
-    def registry(self) -> Registry:
+    def registry(self) -> "Registry":
         """The MLflow registry."""
+        from storage.registry import Registry
+
         return Registry(self.state.url("mlflow"), self.settings.model.name)
 
 
-def store_settings(home: Home, state: State) -> StoreSettings:
+def store_settings(home: Home, state: State) -> "StoreSettings":
     """Where the object store of this system is, with its keys."""
+    from storage.objects import StoreSettings
+
     return StoreSettings(
         url="s3://clawrl",
         endpoint=state.url("s3"),

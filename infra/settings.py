@@ -145,9 +145,7 @@ def trainer_place(settings: Settings, home: Home, store: StoreSettings) -> "Trai
     """Where the trainer works."""
     from serve.actors import TrainerPlace
 
-    return TrainerPlace(
-        model=settings.model.name, model_dir=settings.model.folder, local_dir=home.weights, store=store
-    )
+    return TrainerPlace(model=settings.model.name, model_dir=settings.model.folder, local_dir=home.weights, store=store)
 
 
 def live_settings(settings: Settings, home: Home, state: State, store: StoreSettings) -> "LiveSettings":

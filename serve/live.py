@@ -103,10 +103,12 @@ class Learner:
             self._every(self.settings.keep_s, self.keep, "keep"),
         ]
         tasks = [asyncio.ensure_future(loop) for loop in (*judges, *loops)]
-        await self._stop.wait()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            await self._stop.wait()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.to_thread(self.journal.close)
 
     def stop(self) -> None:
