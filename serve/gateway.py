@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import os
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -470,6 +471,7 @@ class Gateway:
         """What the gateway says of itself."""
         return {
             **self._counts,
+            "pid": os.getpid(),
             "in_flight": self.in_flight,
             "journal_healthy": self.journal.healthy,
             "started_at": self._started_at,
