@@ -143,7 +143,7 @@ def settle(running: Running, console: Console, limit_s: float = 240.0) -> None:
             status = running.admin()
             learner = status["learner"]
             busy = learner["judge"]["waiting"] or learner["training_since"]
-            if status["policy"].get("state") == "serving" and not busy:
+            if status["policy"].get("state") == "ready" and not busy:
                 return
             last = f"policy {status['policy'].get('state')}, {learner['judge']['waiting']} to judge"
         except (ConnectionError, KeyError, TypeError) as fault:  # boundary: parts are still coming back

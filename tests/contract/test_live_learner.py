@@ -5,6 +5,7 @@ of generation and training become milliseconds. The end-to-end tests have the re
 """
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -66,11 +67,12 @@ class Gateway:
 
 
 class StandInTrainer:
-    """Commits versions as the real trainer does, with a few bytes for weights."""
+    """Commits versions as the real trainer does, one step at a time, with a few bytes for weights."""
 
     def __init__(self, versions: VersionStore, folder: Path) -> None:
         self.versions, self.folder = versions, folder
         self.outcome, self.steps, self.die_after_commit = "committed", 0, False
+        self._one = threading.Lock()
         if versions.head() is None:
             self._commit(None, ())
 
@@ -87,11 +89,17 @@ class StandInTrainer:
         return version
 
     def step(self, samples: list[Sample]) -> StepResult:
+        with self._one:
+            return self._step(samples)
+
+    def _step(self, samples: list[Sample]) -> StepResult:
+        head = self.versions.head()
+        assert head is not None
+        if {sample.sample_id for sample in samples} & self.versions.consumed(head.number):
+            return StepResult(outcome="stale", reason="trained before")
         self.steps += 1
         if self.outcome == "skipped":
             return StepResult(outcome="skipped", reason="NaN in the loss")
-        head = self.versions.head()
-        assert head is not None
         version = self._commit(head.number, tuple(sample.sample_id for sample in samples))
         if self.die_after_commit:
             raise OSError("the trainer died right after its commit")
@@ -190,9 +198,10 @@ async def test_a_full_batch_becomes_a_live_version(world: World) -> None:
         world.gateway.conversation("neutral", "What is the capital of France?")
         await until(lambda: learner.lineage.live == 1, "version 1 to be live")
         await until(lambda: learner.turns.ended.get("neutral"), "the neutral turn to end")
+        await until(lambda: world.parts.pokes, "the policy to be told")
         status = learner.status()
     assert status["turns"]["trained"] == 4 and status["batch"]["waiting"] == 0
-    assert world.registry.alias("live") == 1 and world.parts.pokes >= 1
+    assert world.registry.alias("live") == 1
     assert len(set(world.parts.trainer.versions.get(1).sample_ids)) == 4
     found = world.audit()
     assert found.ok, str(found)
