@@ -53,7 +53,7 @@ def make_samples(model: Path, count: int, prompt: int, response: int) -> list[Sa
                 kl_weight=0.05,
                 loss_weight=1.0,
                 created_at=time.time(),
-            )  # fmt: skip
+            )
         )
     return samples
 

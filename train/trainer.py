@@ -235,7 +235,7 @@ class Trainer:
         stored = self.versions.upload(number, update_id, part)
         for track in sorted({sample.track for sample in kept}):
             scores = [score for sample, score in zip(kept, learned.scores, strict=True) if sample.track == track]
-            dataset.write("scores", scores, self._objects, shard=update_id, track=track)
+            dataset.write("scores", scores, self._objects, name=update_id, track=track)
         learned.metrics["step_s"] = time.time() - started_at
         version = self._version(
             number, head, update_id, stored, tuple(sample.sample_id for sample in kept), learned.metrics,
