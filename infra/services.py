@@ -112,7 +112,7 @@ def start_mlflow(
     port: int,
     *,
     die_with_parent: bool = True,
-    timeout_s: float = 180.0,
+    timeout_s: float = 300.0,  # 15 s on a quiet machine, 110 s were seen on a busy one
     extra_env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen:
     """The MLflow server with SQLite in home/mlflow and its log in home/logs/mlflow.log; ready when this returns.
