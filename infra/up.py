@@ -137,6 +137,7 @@ def ray_environ(home: Home) -> dict[str, str]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_enable_worker_prestart": "0",
+        "RAY_worker_niceness": "0",  # 15 by default: answers would wait behind everything else
         "RAY_raylet_start_wait_time_s": "120",  # 30 is too short on a busy machine
         "RAY_SERVE_HTTP_KEEP_ALIVE_TIMEOUT_S": "600",
         "NO_PROXY": "127.0.0.1,localhost",

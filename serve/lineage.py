@@ -27,6 +27,7 @@ class Lineage:
         self.pinned: int | None = None
         self.live: int | None = None
         self._registered: set[int] = set()
+        self._pruned_at: tuple[int | None, frozenset[int]] | None = None
         self._pin_key = f"weights/{versions.model}/pinned.json"
         self._noted_pin: int | str | None = "unread"
 
@@ -44,12 +45,13 @@ class Lineage:
 
     def settle(self) -> None:
         """Bring MLflow in line with what is committed: idempotent, so whatever a crash left undone is done here."""
-        self.refresh()
-        withdrawn = self.versions.withdrawn()
-        for version in self.versions.versions():
-            if version.number not in self._registered:
-                self.registry.ensure_version(version, gate="passed")
-                self._registered.add(version.number)
+        with self.versions.one_look():
+            self.refresh()
+            withdrawn = self.versions.withdrawn()
+            for version in self.versions.versions():
+                if version.number not in self._registered:
+                    self.registry.ensure_version(version, gate="passed")
+                    self._registered.add(version.number)
         self._follow_pin()
         target = self.pinned if self.pinned is not None else (self.head.number if self.head else None)
         self.live = self.registry.alias("live")
@@ -68,8 +70,12 @@ class Lineage:
 
     def prune(self) -> None:
         """Delete the weights that nobody needs: all but the last ones and those with an alias."""
-        aliased = {n for n in (self.registry.alias(name) for name in ("live", "pinned", "champion")) if n is not None}
-        self.versions.prune(keep=aliased | ({self.head.number} if self.head else set()), last=self.keep_last)
+        head = self.head.number if self.head else None
+        aliased = frozenset(self.registry.aliases().values())
+        if self._pruned_at == (head, aliased):
+            return  # nothing has moved since the last time
+        self.versions.prune(keep={*aliased, *([] if head is None else [head])}, last=self.keep_last)
+        self._pruned_at = (head, aliased)
 
     def _follow_pin(self) -> None:
         pinned = self.registry.alias("pinned")

@@ -55,7 +55,7 @@ class LiveSettings:
     judge_tries: int = 3  # before a turn is marked unjudged
     judge_retry_s: float = 5.0  # doubled each time
     follow_s: float = 0.2  # how often the journal is looked at
-    settle_s: float = 1.0  # how often aliases are
+    settle_s: float = 2.0  # how often aliases are
     keep_s: float = 20.0  # how often versions are sealed and pruned
     keep_last: int = 3  # versions whose weights are kept
 

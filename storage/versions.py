@@ -13,12 +13,13 @@ Two trainers that race for a number upload side by side (the update id keeps the
 written. A number whose manifest exists is never given again, whatever became of its weights.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import orjson
@@ -50,8 +51,19 @@ class VersionStore:
         self._manifests: dict[int, Version] = {}
         self._withdrawn: dict[int, str] = {}
         self._consumed: tuple[int, frozenset[str]] | None = None
+        self._looking = False  # inside `one_look`: what was listed is taken as it is
 
     # reading
+
+    @contextlib.contextmanager
+    def one_look(self) -> Iterator[None]:
+        """List the versions once for all that is asked in this block, instead of at each question. One thread only."""
+        self._refresh()
+        self._looking = True
+        try:
+            yield
+        finally:
+            self._looking = False
 
     def versions(self) -> list[Version]:
         """All committed versions, withdrawn ones too, ascending by number."""
@@ -235,6 +247,8 @@ class VersionStore:
 
     def _refresh(self) -> None:
         """Read the manifests and withdrawals that are new since the last time: one listing when there are none."""
+        if self._looking:
+            return
         for key in self.objects.list(self._base):
             number, _, rest = self._split(key)
             if number is None:
