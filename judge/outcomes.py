@@ -56,9 +56,8 @@ def read_outcome(output: str) -> Reading:
     text = output.strip()
     if not text:
         return Reading(0, "no output")
-    for value in _json_objects(text):
-        if reading := _from_json(value):
-            return reading
+    if readings := [reading for value in _json_objects(text) if (reading := _from_json(value))]:
+        return min(readings, key=lambda reading: reading.score)  # of several results the failed one counts
     text = clip(text, MAX_READ_CHARS)
     if found := _TESTS_FAILED.search(text):
         return Reading(-1, f"tests failed: {found.group().strip()}")

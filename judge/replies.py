@@ -17,6 +17,7 @@ LONG_REPLY_WORDS = 50
 MAX_READ_CHARS = 1500  # of a reply; its beginning counts
 MAX_REASK_CHARS = 1500
 MIN_REASK_CHARS = 12  # a shorter reply is too short to be the question again
+_DATE_PREFIX = re.compile(r"^\s*\[[A-Z][a-z]{2} \d{4}-\d\d-\d\d[^\]\n]{0,30}\]\s*")  # some clients put one in front
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])\s*|\n+")
 _QUOTED = re.compile(r'"[^"\n]{1,200}"|[「『«][^」』»]{1,200}[」』»]')
 _CODE = re.compile(r"```.*?(?:```|\Z)|^>.*?$", re.DOTALL | re.MULTILINE)
@@ -44,7 +45,7 @@ class Reading:
 def read_reply(reply: str, question: str) -> Reading:
     """The first rule that applies decides."""
     words = lexicon()
-    reply = reply[:MAX_READ_CHARS]
+    reply = _DATE_PREFIX.sub("", reply[:MAX_READ_CHARS])
     text = folded(_CODE.sub(" ", reply))
     if not text:
         return Reading(0, "nothing said")

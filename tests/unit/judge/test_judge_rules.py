@@ -110,6 +110,7 @@ def test_praise_never_brings_a_hint():
         ("And in Osaka?", "What time is it in Tokyo?", 0),
         ("", "What time is it?", 0),
         ("```\nerror: wrong\n```", "Fix it", 0),
+        ("[Sun 2026-11-29 14:27 UTC] No, not that one.", "x", -1),
         ("> No, that is wrong\nPerfect, thanks.", "x", 1),
     ],
 )
@@ -126,6 +127,7 @@ def test_corners_of_replies(reply, question, score):
         ("0 failed, 3 passed", 1),
         ("x" * 50_000 + "\n[exit code: 2]", -1),
         ("", 0),
+        ('a:\n{"ok": true}\n\nb:\n{"ok": false}', -1),
         ("bash:\nok\n\npython:\nTraceback (most recent call last):\n  File ...\nValueError: no", -1),
     ],
 )
