@@ -103,6 +103,8 @@ def _inner_ports(note: Path) -> dict[str, int]:
     ports = json.loads(note.read_text()) if note.exists() else {}
     if ports.keys() != set(names) or not all(is_free(port) for port in ports.values()):
         ports = {name: free_port() for name in names}
+        while ports["admin.port"] > 55_535:  # its workers look for it 10,000 ports above
+            ports["admin.port"] = free_port()
         note.write_text(json.dumps(ports))
     return ports
 

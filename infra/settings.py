@@ -87,7 +87,7 @@ class Settings:
 
     server: ServerSettings = field(default_factory=ServerSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
-    engine: EngineSettings = field(default_factory=lambda: EngineSettings(threads=2))
+    engine: EngineSettings = field(default_factory=EngineSettings)
     judge: JudgeSettings = field(default_factory=JudgeSettings)
     tracker: TrackerSettings = field(default_factory=TrackerSettings)
     samples: SampleSettings = field(default_factory=SampleSettings)
@@ -158,7 +158,7 @@ def live_settings(settings: Settings, home: Home, state: State, store: StoreSett
         journal_root=home.journal,
         store=store,
         tracking_uri=state.url("mlflow"),
-        tracker=settings.tracker,
+        tracker=replace(settings.tracker, train_truncated=settings.samples.train_cut_answers),
         samples=settings.samples,
         pool=settings.pool,
         probation=settings.probation,

@@ -52,9 +52,18 @@ async def _result(response: Any) -> Any:
 
 
 async def learner_status() -> dict[str, Any]:
-    """The learner's own; an error where there is none."""
-    learner = await asyncio.to_thread(ray.get_actor, "learner", NAMESPACE)
-    return await learner.status.remote()
+    """The learner's own, with what the trainer is doing; an error where there is none."""
+    found = await _actor_status("learner")
+    try:
+        found["trainer"] = await asyncio.wait_for(_actor_status("trainer"), 2)
+    except (ray.exceptions.RayError, ValueError, TimeoutError) as fault:  # boundary: it may be restarting
+        found["trainer"] = {"phase": f"not reachable: {fault}"[:200]}
+    return found
+
+
+async def _actor_status(name: str) -> dict[str, Any]:
+    actor = await asyncio.to_thread(ray.get_actor, name, NAMESPACE)
+    return await actor.status.remote()
 
 
 @serve.deployment(
