@@ -63,10 +63,10 @@ def start(home: Home, console: Console) -> State:
     with _alone(home):
         running = home.state()
         if running is not None:
-            if all(started.process() for started in running.processes):
-                console.print(f"already up since {time.strftime('%H:%M:%S', time.localtime(running.started_at))}")
-                _addresses(home, settings, running, console)
-                return running
+            dead = {started.name for started in running.processes if not started.process()}
+            if "ray" not in dead:
+                _revive(Plan(home, settings, running, console), dead)
+                return home.state() or running
             console.print("a system that is only half there was found; ending the rest of it first")
             _end(home, running)
         preflight(home, settings)
@@ -79,6 +79,20 @@ def start(home: Home, console: Console) -> State:
             raise
         _addresses(home, settings, plan.state, console)
         return plan.state
+
+
+def _revive(plan: Plan, dead: set[str]) -> None:
+    """A store that ended is started again at its old address; what runs on Ray has waited for it."""
+    if not dead:
+        since = time.strftime("%H:%M:%S", time.localtime(plan.state.started_at))
+        plan.console.print(f"already up since {since}")
+    for name, work in (("s3", _start_s3), ("mlflow", _start_mlflow)):
+        if name in dead:
+            plan.console.print(f"{name} had ended; starting it again")
+            plan.state = replace(plan.state, processes=tuple(p for p in plan.state.processes if p.name != name))
+            os.environ[processes.MARK] = plan.state.instance
+            work(plan)
+    _addresses(plan.home, plan.settings, plan.state, plan.console)
 
 
 def stop(home: Home, console: Console) -> None:
