@@ -158,6 +158,7 @@ def ray_environ(home: Home) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",  # engine and trainer share the cores: waiting threads must not spin
     }
 
 

@@ -1,4 +1,4 @@
-"""The main job: talk, be corrected, learn, serve better weights; nothing interrupted, nothing lost, all of it visible."""
+"""The main job: talk, be corrected, learn, serve better weights; nothing interrupted or lost, all of it visible."""
 
 import json
 import threading

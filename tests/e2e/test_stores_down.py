@@ -1,4 +1,4 @@
-"""The object store and MLflow die while people talk: serving goes on, an alarm says so, nothing is missing afterwards."""
+"""The object store and MLflow die while people talk: serving goes on, an alarm says so, nothing is missing after."""
 
 import os
 import signal
