@@ -6,10 +6,11 @@ judged like anybody's, and the system is left up afterwards.
 
 import asyncio
 import time
+from typing import Any
 
 from openai import AsyncOpenAI
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from flows import people
@@ -60,38 +61,59 @@ def _client(running: Running) -> AsyncOpenAI:
 
 
 async def _talk(running: Running, bars: Progress, target: int, seed: int) -> None:
-    """Talk until the target version serves; the bars show the next batch filling and the training."""
+    """Talk until the target version serves; the bars show the next batch filling and the training.
+
+    She is quiet while the trainer works on a full batch: on two cores it would take three times as long.
+    """
+    size = running.settings.pool.batch_size
     first = running.admin()["learner"]["head"]
     done = bars.add_task("updates live", total=target - first)
-    batch = bars.add_task("judged turns for the next update", total=running.settings.pool.batch_size)
-    taste = people.StudentSettings(model=running.settings.model.name, max_tokens=ANSWER_TOKENS, seed=seed)
-    student = people.Student(_client(running), taste)
-    talking = asyncio.create_task(student.run(turns=100 * (target - first)))
-    moved, seen = time.monotonic(), (first, 0)
-    try:
-        while True:
+    batch = bars.add_task("judged answers", total=size)
+    watch = _Watch(running, bars, done, batch, first)
+    lap = 0
+    while await watch.look() < target:
+        if watch.full:
             await asyncio.sleep(1.0)
-            status = await asyncio.to_thread(running.admin)
-            learner = status["learner"]
-            served, waiting = status["policy"].get("version") or first, learner["batch"]["waiting"]
-            bars.update(done, completed=served - first)
-            training = learner.get("training_since")
-            bars.update(
-                batch,
-                completed=min(waiting, running.settings.pool.batch_size),
-                description="training on a full batch" if training else "judged turns for the next update",
-            )
-            if served >= target:
-                return
-            if talking.done() and not talking.cancelled():
-                talking.result()
-            if (served, waiting) != seen:
-                moved, seen = time.monotonic(), (served, waiting)
-            if time.monotonic() - moved > STUCK_S:
-                raise ValueError(f"nothing was learned for {STUCK_S:.0f} s; `clawrl status` shows what is wrong")
-    finally:
-        talking.cancel()
-        await asyncio.gather(talking, return_exceptions=True)
+            continue
+        taste = people.StudentSettings(model=running.settings.model.name, max_tokens=ANSWER_TOKENS, seed=seed + lap)
+        stop = asyncio.Event()
+        talking = asyncio.create_task(people.Student(_client(running), taste).run(turns=100, stop=stop))
+        try:
+            while not watch.full and not talking.done():
+                await asyncio.sleep(1.0)
+                await watch.look()
+        finally:
+            stop.set()
+            await talking
+        lap += 1
+
+
+class _Watch:
+    """Follows the learner's status into the bars. Raises ValueError where nothing moves for a long time."""
+
+    def __init__(self, running: Running, bars: Progress, done: TaskID, batch: TaskID, first: int) -> None:
+        self._running, self._bars, self._done, self._batch = running, bars, done, batch
+        self._first, self._size = first, running.settings.pool.batch_size
+        self._seen: tuple[Any, ...] = ()
+        self._moved = time.monotonic()
+        self.full = False
+
+    async def look(self) -> int:
+        """The version that serves now."""
+        status = await asyncio.to_thread(self._running.admin)
+        learner = status["learner"]
+        served, waiting = status["policy"].get("version") or 0, learner["batch"]["waiting"]
+        phase = (learner.get("trainer") or {}).get("phase") if learner.get("training_since") else None
+        self.full = waiting >= self._size or learner["head"] > served
+        self._bars.update(self._done, completed=max(0, served - self._first))
+        text = f"training: {phase}" if phase else "judged answers for the next update"
+        self._bars.update(self._batch, completed=min(waiting, self._size), description=text)
+        now = (served, waiting, learner["turns"]["accepted"], phase)
+        if now != self._seen:
+            self._seen, self._moved = now, time.monotonic()
+        if time.monotonic() - self._moved > STUCK_S:
+            raise ValueError(f"nothing moved for {STUCK_S:.0f} s; `clawrl status` shows what is wrong")
+        return served
 
 
 def _show(console: Console, before: people.Evaluation, after: people.Evaluation, first: int, version: int) -> None:
