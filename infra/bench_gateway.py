@@ -1,9 +1,9 @@
 """Measure the gateway against the bare engine behind it, on a running system.
 
-What it does: interleaved pairs (engine, gateway, engine, …) with the same prompt ids, so that what else the machine does
-falls on both: time to first token with one client, tokens/s with eight, CPU of the gateway (and of Serve's proxy, where
-there is one) per request and per streamed token, how tokens travel in chunks, and thirty requests in flight while the
-weights are swapped five times.
+What it does: interleaved pairs (engine, gateway, engine, …) with the same prompt ids, so that what else the machine
+does falls on both: time to first token with one client, tokens/s with eight, CPU of the gateway (and of Serve's proxy,
+where there is one) per request and per streamed token, how tokens travel in chunks, and thirty requests in flight
+while the weights are swapped five times.
 What it leaves out: starting the system, the training step.
 How to run it: `python -m infra.bench_gateway --url http://127.0.0.1:PORT --key KEY --model-dir DIR [--quick]`
 """
@@ -78,10 +78,10 @@ class Report:
 
 async def find(url: str, key: str) -> Target:
     """Ask the gateway where everything is."""
-    async with aiohttp.ClientSession() as http:
-        async with http.get(url + "/admin/status", headers={"authorization": f"Bearer {key}"}) as response:
-            response.raise_for_status()
-            status = await response.json()
+    headers = {"authorization": f"Bearer {key}"}
+    async with aiohttp.ClientSession() as http, http.get(url + "/admin/status", headers=headers) as response:
+        response.raise_for_status()
+        status = await response.json()
     policy, pid = status["policy"], status["gateway"]["pid"]
     if policy.get("state") != "ready":
         raise ValueError(f"the policy is {policy.get('state') or policy}: wait until it is ready")
