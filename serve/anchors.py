@@ -76,7 +76,6 @@ class _Chain:
         self.raw = blake2b(digest_size=_SIZE)
         self.role: str | None = None
         self.user: Digest | None = None
-        self.user_run = ""
         self.counted = 0
         self.places: list[list[Place]] = []  # per run of answers: single ones, then the whole
         self.run_start = 0
@@ -92,10 +91,9 @@ class _Chain:
                 elif piece.role == "assistant":
                     self._answer(index, text, piece.calls)
                 else:
-                    self.user_run = f"{self.user_run} {text}" if self.role == "user" else text
                     self._add(piece.role, text)
                     if piece.role == "user":
-                        self.user = digest(self.user_run)
+                        self.user = digest(text)
         if not self.counted:  # nothing but blocks of the client's: these are all there is to go by
             for message in messages:
                 if not is_assistant(message):

@@ -114,11 +114,10 @@ def without_ephemeral(text: str, *, user: bool = True) -> str:
                 text = pattern.sub("", text)
     if not user:
         return text
-    text = _DATE_PREFIX.sub("", text, count=1)
+    text = _without_date(text)
     for mark, pattern in _USER_LINES:
         if mark in text:
-            text = pattern.sub("", text)
-    text = _DATE_PREFIX.sub("", text, count=1)  # it stands behind the metadata blocks where there are some
+            text = _without_date(pattern.sub("", text))  # it stands behind the metadata blocks where there are some
     return _without_summary(text)
 
 
@@ -233,8 +232,11 @@ def _media_mark(part: Mapping[str, Any]) -> str:
 
 
 def _user_pieces(content: Any) -> list[Piece]:
+    if isinstance(content, str):
+        words = without_ephemeral(content)
+        return [Piece("user", words)] if words.strip() else []
     found: list[Piece] = []
-    if isinstance(content, Sequence) and not isinstance(content, str):
+    if isinstance(content, Sequence):
         found = [
             Piece("tool", without_ephemeral(text_of(part.get("content", part.get("output"))), user=False),
                   call_id=part.get("tool_use_id", part.get("call_id")))
@@ -268,9 +270,12 @@ def _clean_content(content: Any, *, user: bool) -> Any:
     return cleaned
 
 
+def _without_date(text: str) -> str:
+    return _DATE_PREFIX.sub("", text, count=1) if text[:20].lstrip().startswith("[") else text
+
+
 def _without_summary(text: str) -> str:
-    start = text.lstrip()[:100]
-    if not any(start.startswith(opening) for opening in _SUMMARY_OPENINGS):
+    if not text[:200].lstrip().startswith(_SUMMARY_OPENINGS):
         return text
     rest = _SUMMARY_BLOCK.sub("", text)
     return rest if len(rest) < len(text) else ""

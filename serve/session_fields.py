@@ -55,7 +55,7 @@ def named_session(headers: Mapping[str, str], body: MutableMapping[str, Any]) ->
     Takes the fields that are ours out of `body`, so that they do not go on.
     """
     lower = {str(name).lower(): value for name, value in headers.items()}
-    fields = {name: lower[name][:LIMIT] for name in NAMING_HEADERS if lower.get(name)}
+    fields = {name: lower[name][:LIMIT] for name in NAMING_HEADERS if (lower.get(name) or "").strip()}
     naming = [_counted_off(name, value) for name, value in fields.items()]
     for name in NAMING_FIELDS:
         if text := _text(body.pop(name, None)):

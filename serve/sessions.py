@@ -13,7 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from serve.anchors import HEAD, Place, Shape, answer_digest, answer_text, shape_of
+from serve.anchors import HEAD, Digest, Place, Shape, answer_digest, answer_text, shape_of
 from serve.messages import next_state_of
 from serve.session_fields import weak_hints
 from serve.session_replay import Event, Past
@@ -48,6 +48,7 @@ class Waiting:
 
     exchange: Exchange
     shape: Shape
+    answer: Digest | None  # its own
     until: float  # Unix seconds
 
 
@@ -95,7 +96,9 @@ class Tracker:
             return []
         shape = shape_of(exchange.messages or [])
         if self._must_wait(exchange, shape):
-            self._waiting[exchange.exchange_id] = Waiting(exchange, shape, now + self.settings.relook_s)
+            self._waiting[exchange.exchange_id] = Waiting(
+                exchange, shape, answer_digest(exchange.answer), now + self.settings.relook_s
+            )
             return self._give_up(now) if len(self._waiting) > self.settings.max_waiting else []
         return [*self._decide(exchange, shape, now), *self._look_again(now)]
 
@@ -424,10 +427,19 @@ class Tracker:
         made: list[Made] = []
         for key, waiting in list(self._waiting.items()):
             if key in self._waiting and (waiting.until <= now or len(self._waiting) > self.settings.max_waiting):
-                del self._waiting[key]
-                made += self._decide(waiting.exchange, waiting.shape, now, late=True)
-                made += self._look_again(now)
+                made += self._decide_waiting(waiting, now)
         return made
+
+    def _decide_waiting(self, waiting: Waiting, now: float) -> list[Made]:
+        """First the request whose answer it waits for, where that one waits too."""
+        made: list[Made] = []
+        self._waiting.pop(waiting.exchange.exchange_id)
+        for other in list(self._waiting.values()):
+            if other.exchange.exchange_id in self._waiting and _goes_on_from(waiting, other):
+                made += self._decide_waiting(other, now)
+        late = self._must_wait(waiting.exchange, waiting.shape)
+        made += self._decide(waiting.exchange, waiting.shape, now, late=late)
+        return [*made, *self._look_again(now)]
 
     def _look_again(self, now: float) -> list[Made]:
         """Decide what waited for an answer that has come."""
@@ -487,6 +499,16 @@ def _best(found: list[Node], exchange: Exchange, shape: Shape) -> tuple[Node, bo
 
     best = max(found, key=lambda node: (rank(node), node.order))
     return best, sum(rank(node) == rank(best) for node in found) > 1
+
+
+def _goes_on_from(one: Waiting, other: Waiting) -> bool:
+    if one.exchange.tenant != other.exchange.tenant:
+        return False
+    shape = other.shape
+    return any(
+        place.answer == other.answer and (place.before == shape.conversation or place.user == shape.user)
+        for place in one.shape.places
+    )
 
 
 def _where(parent: Node, shape: Shape) -> Anchor | None:

@@ -15,6 +15,7 @@ from serve.messages import Message, fold, last_user_text, pieces, text_of
 
 Kind = Literal["main", "side"]
 
+PROBE_LIMIT = 100  # characters; OpenClaw asks for one token too, when its prompt fills the window that it was told
 _LOOK = 6_000  # characters of a prompt that are looked at, from each end
 
 
@@ -34,7 +35,11 @@ def _rule(name: str, where: Literal["system", "user"], pattern: str, *, sure: bo
 
 RULES: tuple[Rule, ...] = (
     _rule("a heartbeat", "user", r"\A\[OpenClaw (?:heartbeat poll|cron wake|session event|exec completion)\]"),
-    _rule("a heartbeat", "user", r"\b(?:reply|respond|answer)\b[^.\n]{0,60}\bHEARTBEAT_OK\b"),
+    _rule(
+        "a heartbeat", "user",
+        r"(?:\A|[.!?:;,\n]\s*|\b(?:else|otherwise|then|just|please|must)\s+)"
+        r"(?:reply|respond|answer)\b[^.?\n]{0,60}\bHEARTBEAT_OK\b(?!\?)",
+    ),
     _rule("a heartbeat", "user", r"\AFollow the heartbeat monitor scratch context"),
     _rule("a heartbeat", "user", r"\ARead HEARTBEAT\.md if it exists"),
     _rule("a memory flush", "user", r"\APre-compaction memory flush\b"),
@@ -112,8 +117,8 @@ def turn_kind(
         return TurnKind("side", found, silent)
     if silent and token is not None and token.group(1) == "HEARTBEAT_OK" and "heartbeat" in words.lower():
         return TurnKind("side", "a heartbeat: the answer is HEARTBEAT_OK to a prompt about heartbeats", silent)
-    if _limit(sampling) == 1:
-        return TurnKind("side", "a probe: it asked for a single token", silent)
+    if _limit(sampling) == 1 and not tools and len(messages) == 1 and len(words) <= PROBE_LIMIT:
+        return TurnKind("side", "a probe: a few words alone, and a single token asked for", silent)
     return TurnKind("main", _why_main(messages), silent)
 
 
