@@ -320,3 +320,4 @@ class Version:
     fence: int  # the trainer's lease
     optimizer_from: int | None  # the version whose optimiser state this update began with
     created_at: Time
+    trainer: str = ""  # what computed it: "megatron-core 0.16.1, world 1"

@@ -270,4 +270,5 @@ class Trainer:
             fence=self._lease.fence,
             optimizer_from=optimizer_from,
             created_at=time.time(),
+            trainer=self._engine.name if parent is not None else "",
         )

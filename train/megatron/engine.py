@@ -13,6 +13,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ def start_ranks() -> None:
 
 class Engine:
     """One model with its optimiser. Not thread-safe: one caller at a time."""
+
+    name = f"megatron-core {version('megatron-core')}"  # recorded with every version that it made
 
     def __init__(self, folder: Path, settings: OptimizerSettings) -> None:
         self.hf_config = model_module.read_config(folder)
