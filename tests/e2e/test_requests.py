@@ -1,4 +1,4 @@
-"""What clients may send, and what goes wrong on the way, against the whole system: right status, clear words, a record."""
+"""What clients may send, and what goes wrong on the way, against the whole system: status, clear words, a record."""
 
 import json
 import time
