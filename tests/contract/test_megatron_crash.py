@@ -1,9 +1,7 @@
 """kill -9 in the middle of a step leaves the old head or the new one, wholly, and nothing is trained twice."""
 
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -15,28 +13,34 @@ from storage.objects import ObjectStore
 from storage.records import new_id
 from storage.versions import VersionStore
 from tests.contract.conftest import S3
-from tests.contract.test_megatron_trainer import SETTINGS, batch
+from tests.contract.megatron_victim import SETTINGS, batch
 from tests.unit.train.tiny import make_model
 from train.settings import TrainSettings
 from train.trainer import Trainer
 
-KILL_AT = ("learn", "export", "upload", "commit", "done", "load")
+KILL_AT = ("load", "export", "upload", "commit", "done", "commit")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def kill_at(where: dict, phase: str, skip: int, delay_s: float) -> None:
-    """Start a trainer, and kill it a moment after it began a phase for the skip-th time."""
+def start(where: dict) -> subprocess.Popen[str]:
+    """A trainer's process, that imports what it needs and then waits."""
     command = [sys.executable, "-m", "tests.contract.megatron_victim", json.dumps(where)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as victim:
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def kill_at(victim: subprocess.Popen[str], phase: str, skip: int, delay_s: float) -> None:
+    """Let it begin, and kill it a moment after it began a phase for the skip-th time."""
+    with victim:
+        victim.stdin.write("\n")
+        victim.stdin.flush()
         for line in victim.stdout:
-            if line.strip() == phase:
-                skip -= 1
-                if skip < 0:
-                    break
+            skip -= line.strip() == phase
+            if skip < 0:
+                break
         else:
-            pytest.fail(f"the trainer ended by itself: {victim.stderr.read()[-2000:]}")
+            pytest.fail("the trainer ended by itself: its error stands above")
         time.sleep(delay_s)
-        os.kill(victim.pid, signal.SIGKILL)
+        victim.kill()
 
 
 def check(versions: VersionStore, elsewhere: Path) -> int:
@@ -62,13 +66,20 @@ def test_kill_9_leaves_one_head_wholly(s3: S3, tmp_path: Path) -> None:
         "url": f"s3://{s3.bucket}/{prefix}", "local": str(local), "base": str(base),
         "store": {"endpoint": s3.endpoint, "access_key": s3.access_key, "secret_key": s3.secret_key},
     }  # fmt: skip
-    draw, before = random.Random(7), -1
+    draw, before, following = random.Random(7), -1, start(where)
     for phase in KILL_AT:
-        kill_at(where, phase, skip=draw.randrange(3) if phase != "load" else 0, delay_s=draw.random() * 0.05)
+        victim, following = following, start(where)  # the next one imports meanwhile
+        try:
+            kill_at(victim, phase, skip=draw.randrange(3) if phase != "load" else 0, delay_s=draw.random() * 0.05)
+        finally:
+            victim.kill()
         head = check(VersionStore(objects, "tiny"), tmp_path / "elsewhere")
         assert head >= before
         before = head
         time.sleep(SETTINGS.lease_ttl_s)  # the dead trainer's lease runs out
+    following.kill()
+    following.wait()
+    print(f"head {before} after {len(KILL_AT)} kills")
     settings = TrainSettings(nice=0, threads=1, max_drift=9.0, batch=SETTINGS.batch, lease_wait_s=10)
     trainer = Trainer(settings, VersionStore(objects, "tiny"), objects, local, base)
     try:

@@ -11,30 +11,13 @@ from transformers import AutoModelForCausalLM
 
 from storage import dataset
 from storage.objects import ObjectStore
-from storage.records import Sample, VersionSpan
 from storage.versions import LeaseHeld, VersionStore
+from tests.contract.megatron_victim import SETTINGS, batch
 from tests.unit.train.tiny import make_model, make_sample
-from train.settings import BatchSettings, GateSettings, OptimizerSettings, TrainSettings
+from train.settings import GateSettings, TrainSettings
 from train.trainer import Trainer
 
-SETTINGS = TrainSettings(
-    nice=0, threads=1, max_drift=9.0, lease_ttl_s=5.0, lease_wait_s=0.0, batch=BatchSettings(full_batch=4),
-    optimizer=OptimizerSettings(learning_rate=1e-4),
-)  # fmt: skip
 Make = Callable[..., Trainer]
-
-
-def batch(number: int, version: int = 0) -> list[Sample]:
-    """Eight fresh samples."""
-    made = [make_sample(100 * number + seed) for seed in range(8)]
-    return [
-        make_sample(
-            100 * number + seed,
-            sample_id=f"{number}-{seed}",
-            versions=(VersionSpan(version=version, start=0, end=len(sample.rollout_logprobs)),),
-        )
-        for seed, sample in enumerate(made)
-    ]
 
 
 @pytest.fixture(scope="module")

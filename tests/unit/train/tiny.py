@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from storage.records import Sample, VersionSpan, new_id
 from train.batch import plain_sequence
@@ -17,6 +16,8 @@ VOCAB = 320
 
 def make_model(folder: Path, family: str = "llama", tied: bool = True, seed: int = 0) -> Path:
     """2 layers, hidden 64, 4 heads, 2 key/value heads, a byte-level tokenizer."""
+    from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config  # slow, and not all need it
+
     kind = {"llama": LlamaConfig, "qwen3": Qwen3Config}[family]
     config = kind(
         vocab_size=VOCAB, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
