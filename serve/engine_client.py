@@ -6,6 +6,7 @@ What it leaves out: the server's process (`serve/engine.py`), text (the caller d
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,9 +119,11 @@ class EngineClient:
                         error = event["error"]
                         raise EngineError(str(error.get("message", error)), int(error.get("code") or 500))
                     chunk = _chunk(event)
-                    yield chunk
                     if chunk.finish is not None:
+                        await _drain(response.content)
+                        yield chunk
                         return
+                    yield chunk
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise EngineDown(f"the engine at {self.url} went away: {error or type(error).__name__}") from error
         raise EngineDown(f"the engine at {self.url} ended an answer without its last token")
@@ -181,6 +184,14 @@ def _message(data: bytes) -> str:
     if isinstance(error, dict):
         error = error.get("message", error)
     return str(error)[:500]
+
+
+async def _drain(content: aiohttp.StreamReader) -> None:
+    """Read to the end, which comes at once: a connection whose answer was not read whole is not used again."""
+    if not content.at_eof():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await content.read()
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[dict[str, Any]]:
