@@ -59,6 +59,7 @@ _SUMMARY_OPENINGS = (
 )
 _THINKING = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
 _THINKING_END = re.compile(r"\A.*</think(?:ing)?>", re.DOTALL)
+_REPLY_TAGS = re.compile(r"\[\[(?:reply_to_current|reply_to:[^\]\n]*|audio_as_voice)\]\]\s*")  # OpenClaw takes them out
 _THINKING_PARTS = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_content", "summary_text"})
 _TOOL_RESULT_PARTS = frozenset({"tool_result", "function_call_output"})
 _TOOL_CALL_PARTS = frozenset({"tool_use", "function_call"})
@@ -99,7 +100,9 @@ def fold(text: str) -> str:
 
 
 def without_thinking(text: str) -> str:
-    """An answer's text without what the model thought aloud."""
+    """An answer's text without what the model thought aloud, and without marks that clients take out."""
+    if "[[" in text:
+        text = _REPLY_TAGS.sub("", text)
     if "think" not in text:
         return text
     text = _THINKING.sub("", text)

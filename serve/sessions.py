@@ -34,7 +34,7 @@ class TrackerSettings:
 
     idle_s: float = 6 * 3600.0  # a session ends after so long without a request; people answer agents late
     relook_s: float = 2.0  # a request that came before the answer it follows is looked up again for so long
-    retry_s: float = 900.0  # an equal request within so long is a retry, whatever else it could be
+    retry_s: float = 900.0  # the same first words within so long are a retry, later ones a new conversation
     joining_tokens: int = 20  # the shortest answer by which a rewritten history is joined
     train_truncated: bool = False  # whether answers cut off at their length limit may train
     max_turns: int = 100_000  # remembered at once, over all tenants; the oldest are forgotten
@@ -202,7 +202,8 @@ class Tracker:
         kind = turn_kind(
             exchange.messages or [], exchange.tools, exchange.sampling, exchange.answer, exchange.turn_type
         )
-        kind = replace(kind, kind=known.kind, why=known.why_kind)
+        if kind.kind != known.kind:  # the rules changed since: what was said stands
+            kind = replace(kind, kind=known.kind, why=known.why_kind)
         session = self._session(exchange.tenant, known.session_id, named=exchange.named_session is not None)
         parent = self._nodes.get(known.parent_id or "")
         anchor = _where(parent, shape) if parent is not None and known.relation != "retry" else None
@@ -362,10 +363,12 @@ class Tracker:
         return found[-1] if found else None
 
     def _is_retry(self, exchange: Exchange, shape: Shape, repeated: Node, anchor: Anchor | None) -> bool:
-        if abs(exchange.received_at - repeated.at) <= self.settings.retry_s:
-            return True
-        other = anchor is not None and anchor.node.waits and anchor.node.exchange_id != repeated.parent_id
-        return bool(shape.places) and not other
+        if shape.places:  # unless the same talk was begun anew since: then an answer of it still waits to be followed
+            node = anchor.node if anchor is not None else repeated
+            return not (node.waits and node.order > repeated.order)
+        if exchange.named_session is None and repeated.child is not None:
+            return False  # that talk has gone on: the same first words begin another one
+        return abs(exchange.received_at - repeated.at) <= self.settings.retry_s
 
     def _session_of(self, exchange: Exchange, joined: Session | None) -> Session:
         if exchange.named_session is not None:

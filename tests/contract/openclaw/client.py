@@ -38,13 +38,14 @@ def run_openclaw_turns(
     profile: str = "minimal",
     short_workspace: bool = True,
     window: int = WINDOW,
+    defaults: dict[str, Any] | None = None,
     timeout_s: float = TURN_TIMEOUT_S,
 ) -> list[OpenClawTurn]:
     """Say `messages` one after another in one session of a fresh (or the given) home. `base_url` ends in /v1."""
     client = installed()
     prepare_home(
         home, base_url, api_key, model,
-        affinity=affinity, profile=profile, short_workspace=short_workspace, window=window,
+        affinity=affinity, profile=profile, short_workspace=short_workspace, window=window, defaults=defaults,
     )  # fmt: skip
     return [say(client, home, session, message, timeout_s) for message in messages]
 
@@ -59,6 +60,7 @@ def prepare_home(
     profile: str,
     short_workspace: bool,
     window: int,
+    defaults: dict[str, Any] | None = None,
 ) -> None:
     """Write the client's settings and, where asked, a workspace of a line per file (so that it fits 8,192 tokens)."""
     folder, workspace = home / ".openclaw", home / "workspace"
@@ -90,6 +92,7 @@ def prepare_home(
                 "model": {"primary": f"{PROVIDER}/{model}"},
                 "workspace": str(workspace),
                 "skipBootstrap": short_workspace,
+                **(defaults or {}),
             }
         },
         "tools": {"profile": profile},

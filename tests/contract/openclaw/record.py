@@ -2,8 +2,8 @@
 
 Run: `python -m tests.contract.openclaw.record` (some minutes; writes tests/unit/serve/fixtures/openclaw_*.json)
 
-Scrubbed: keys, ports, paths, host and system names. System prompts and tool descriptions are cut: they are the client's
-own text, and the tracker looks at no more of them than that they are there.
+Scrubbed: keys, ports, paths, host and system names. The system prompt stands whole in the first request only, and tool
+descriptions are left out.
 """
 
 import json
@@ -19,6 +19,7 @@ from tests.contract.openclaw.recording_stand_in import DEFAULT_ANSWERS, Recorded
 FIXTURES = Path(__file__).resolve().parents[2] / "unit" / "serve" / "fixtures"
 MODEL = "smollm2-135m-instruct"
 TALK = ["Hello, who are you?", "Tell me about tides.", "No, shorter please."]
+TALE = "The tide comes in and the tide goes out, and nobody at the harbour asks it why. " * 80
 STATUS_CALL: dict[str, Any] = {
     "role": "assistant",
     "content": "",
@@ -33,8 +34,10 @@ SCENES: dict[str, dict[str, Any]] = {
              "window": 32_768},
     "tools": {"messages": ["What is your status?", "Thanks, that is enough."], "affinity": False,
               "answers": (STATUS_CALL, *DEFAULT_ANSWERS)},
-    "compact": {"messages": [*TALK, "/compact", "And now?"], "affinity": True},
-    "new": {"messages": ["Hello, who are you?", "/new", "Hi again."], "affinity": True},
+    "compaction": {"messages": [f"Remember number {n}: {TALE}" for n in range(5)], "affinity": True,
+                   "defaults": {"compaction": {"keepRecentTokens": 1_500, "maxActiveTranscriptBytes": 16_000}},
+                   "answers": tuple(f"Answer number {n} of the stand-in, in words enough to be found again after a "
+                                    f"history was rewritten by its client." for n in range(30))},
 }  # fmt: skip
 _KEPT_HEADERS = ("session_id", "user-agent", "x-client-request-id", "x-session-affinity", "x-stainless-retry-count")
 _PROMPT_LIMIT = 600  # characters
@@ -55,10 +58,10 @@ def write(name: str, recorded: list[Recorded], home: str) -> Path:
         {
             "after_s": round(r.at - start, 1),
             "headers": {k: v for k, v in r.headers.items() if k.lower() in _KEPT_HEADERS},
-            "body": _cut(r.body),
+            "body": _cut(r.body, first=n == 0),
             "answer": r.answer,
         }
-        for r in recorded
+        for n, r in enumerate(recorded)
     ]
     text = json.dumps(rows, indent=1, ensure_ascii=False)
     path = FIXTURES / f"openclaw_{name}.json"
@@ -66,10 +69,10 @@ def write(name: str, recorded: list[Recorded], home: str) -> Path:
     return path
 
 
-def _cut(body: dict[str, Any]) -> dict[str, Any]:
+def _cut(body: dict[str, Any], *, first: bool) -> dict[str, Any]:
     cut = json.loads(json.dumps(body))
     for message in cut.get("messages", []):
-        if message["role"] == "system" and isinstance(message["content"], str):
+        if not first and message["role"] == "system" and isinstance(message["content"], str):
             message["content"] = message["content"][:_PROMPT_LIMIT]
     for tool in cut.get("tools") or []:
         tool["function"] = {"name": tool["function"]["name"], "parameters": {"type": "object"}}

@@ -47,9 +47,9 @@ class RecordingStandIn:
                 body = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)) or b"{}")
                 answer = stand_in.record(self.path, dict(self.headers.items()), body)
                 if body.get("stream"):
-                    self._send(200, "text/event-stream", _stream(body.get("model", ""), answer))
+                    self._send(200, "text/event-stream", _stream(body, answer))
                 else:
-                    self._send(200, "application/json", json.dumps(_whole(body.get("model", ""), answer)).encode())
+                    self._send(200, "application/json", json.dumps(_whole(body, answer)).encode())
 
             def _send(self, status: int, kind: str, data: bytes) -> None:
                 self.send_response(status)
@@ -89,25 +89,30 @@ def _reason(answer: dict[str, Any]) -> str:
     return "tool_calls" if answer.get("tool_calls") else "stop"
 
 
-def _whole(model: str, answer: dict[str, Any]) -> dict[str, Any]:
+def _usage(body: dict[str, Any]) -> dict[str, int]:
+    """About four characters a token: clients compact by it."""
+    prompt = len(json.dumps([body.get("messages"), body.get("tools")])) // 4
+    return {"prompt_tokens": prompt, "completion_tokens": 30, "total_tokens": prompt + 30}
+
+
+def _whole(body: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
     return {
-        "id": "chatcmpl-stand-in", "object": "chat.completion", "created": int(time.time()), "model": model,
+        "id": "chatcmpl-stand-in", "object": "chat.completion", "created": int(time.time()), "model": body.get("model"),
         "choices": [{"index": 0, "message": answer, "finish_reason": _reason(answer)}],
-        "usage": {"prompt_tokens": 100, "completion_tokens": 30, "total_tokens": 130},
+        "usage": _usage(body),
     }  # fmt: skip
 
 
-def _stream(model: str, answer: dict[str, Any]) -> bytes:
+def _stream(body: dict[str, Any], answer: dict[str, Any]) -> bytes:
     calls = [{"index": index, **call} for index, call in enumerate(answer.get("tool_calls") or ())]
     deltas: list[tuple[dict[str, Any], str | None]] = [({"role": "assistant", "content": ""}, None)]
     deltas += [({"content": word + " "}, None) for word in (answer.get("content") or "").split()]
     deltas += [({"tool_calls": [call]}, None) for call in calls]
     deltas += [({}, _reason(answer))]
     chunks = [
-        {"id": "chatcmpl-stand-in", "object": "chat.completion.chunk", "created": int(time.time()), "model": model,
-         "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
+        {"id": "chatcmpl-stand-in", "object": "chat.completion.chunk", "created": int(time.time()),
+         "model": body.get("model"), "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
         for delta, reason in deltas
     ]  # fmt: skip
-    chunks.append({**chunks[-1], "choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 30,
-                                                          "total_tokens": 130}})  # fmt: skip
+    chunks.append({**chunks[-1], "choices": [], "usage": _usage(body)})
     return b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"

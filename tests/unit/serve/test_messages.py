@@ -27,6 +27,7 @@ CONTEXT = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\nWorkspace: none.\n<<<END_OPENC
         (says("a"), says([{"type": "text", "text": "a"}])),
         (says("<think>hm</think>\n\na"), says("a")),
         (says("hm</think>a"), says("a")),
+        (says("[[reply_to_current]] a"), says("a")),
         ({**says("a"), "reasoning_content": "hm"}, says("a")),
         (says([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a"}]), says("a")),
         (calls("ls", arguments='{"b": 1.0, "a": "\\u00e9"}'), calls("ls", arguments='{"a":"é","b":1}')),

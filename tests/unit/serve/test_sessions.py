@@ -136,6 +136,16 @@ def test_the_same_first_words_much_later_are_a_new_session() -> None:
     assert scene.turn(later).session_id != scene.turn(first).session_id
 
 
+def test_the_same_talk_begun_anew_is_learned_from_anew() -> None:
+    """A script at temperature 0, run twice without an id: equal requests, equal answers."""
+    scene = Scene()
+    first, second = two_turns(scene)
+    third, fourth = two_turns(scene)
+    assert [scene.turn(e).relation for e in (first, second, third, fourth)] == ["first", "follow", "first", "follow"]
+    assert scene.next_of(first) == scene.next_of(third) == "more"
+    assert scene.turn(third).session_id == scene.turn(fourth).session_id != scene.turn(first).session_id
+
+
 def test_only_the_answer_that_was_kept_gets_the_next_state() -> None:
     scene = Scene()
     dropped = scene.ask([user("hi")], "hello")

@@ -43,6 +43,15 @@ def test_openclaw_talks_for_three_turns(name: str) -> None:
         assert turns[0].session_id == "s1"
 
 
+def test_openclaw_calls_a_tool() -> None:
+    """It makes call ids of its own and sends `content: null` for an empty answer."""
+    scene = Scene()
+    first, second, third = play(scene, "tools")
+    assert scene.turn(second).parent_id == first and scene.turn(third).parent_id == second
+    assert scene.next_of(first) == "session_status: Tool session_status not found"
+    assert scene.next_of(second) == "Thanks, that is enough."
+
+
 def test_two_openclaws_without_ids_say_the_same_first_words() -> None:
     scene = Scene()
     one = [json.loads((FIXTURES / "openclaw_plain.json").read_text())[n]["body"]["messages"] for n in range(2)]
