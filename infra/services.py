@@ -76,7 +76,7 @@ def start_s3(
         **_inner_ports(data / "ports.json"),
     }
     command = [str(_beside_python("weed")), "mini", *(f"-{name}={value}" for name, value in flags.items())]
-    keys = {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret_key, "GOMEMLIMIT": "256MiB"}
+    keys = {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret_key, "GOMEMLIMIT": "512MiB"}
     process = _start(command, home, "s3", port, keys, die_with_parent)
 
     from storage.objects import NotThere, ObjectStore, StoreDown  # boto3 is heavy: only where it is needed
