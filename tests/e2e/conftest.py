@@ -76,14 +76,17 @@ def wait_for(system: Running, reached: Callable[[dict[str, Any]], Any], what: st
     raise AssertionError(f"waited {limit_s:.0f} s for {what}: {json.dumps(status, default=str)[:3000]}")
 
 
-def converse(client: OpenAI, model: str, says: list[str], *, max_tokens: int = 24, **options: Any) -> list[str]:
-    """One conversation, streamed; returns the exchange ids."""
+def converse(
+    client: OpenAI, model: str, says: list[str], *, max_tokens: int = 24, session: str | None = None, **options: Any
+) -> list[str]:
+    """One conversation, streamed; returns the exchange ids. A named session is ended with its last request."""
     history: list[dict[str, str]] = []
     ids = []
     for text in says:
         history.append({"role": "user", "content": text})
+        headers = {"X-Session-Id": session, "X-Session-Done": str(text is says[-1]).lower()} if session else {}
         stream = client.chat.completions.create(
-            model=model, messages=history, stream=True, max_tokens=max_tokens, **options
+            model=model, messages=history, stream=True, max_tokens=max_tokens, extra_headers=headers, **options
         )
         parts = []
         for chunk in stream:
