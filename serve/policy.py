@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -27,6 +28,8 @@ from storage.journal import JournalWriter
 from storage.objects import StoreSettings
 
 log = logging.getLogger("clawrl.policy")
+
+LOCAL_COPIES = 3  # versions that a policy downloaded and keeps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +80,7 @@ class StoreSource:
         self._settings = settings
         self._registry = Registry(settings.tracking_uri, settings.model)
         self._versions = VersionStore(settings.store.open(), settings.model)
+        self._ours: list[Path] = []  # the copies that we downloaded: the trainer cares for its own
 
     def wanted(self) -> int | None:
         """The first alias that is set."""
@@ -86,8 +90,13 @@ class StoreSource:
         return None
 
     def fetch(self, number: int) -> Weights:
-        """The local copy; downloaded and checked where there is none."""
-        folder = self._versions.download(number, Path(self._settings.weights_dir) / f"v{number:06d}")
+        """The local copy; downloaded and checked where there is none. Our own older copies go."""
+        folder = Path(self._settings.weights_dir) / f"v{number:06d}"
+        if not folder.exists():
+            self._ours.append(folder)
+        self._versions.download(number, folder)
+        while len(self._ours) > LOCAL_COPIES:
+            shutil.rmtree(self._ours.pop(0), ignore_errors=True)
         shards = self._versions.get(number).shards
         return Weights(number, str(folder), {shard.name: shard.sha256 for shard in shards})
 
@@ -239,6 +248,8 @@ class Policy:
             self.restarts += 1
             self._alarm("engine", f"the engine died; it is started again with version {self.weights.version}")
         self.engine.kill()  # what a dead server left behind
+        if not Path(self.weights.path, "config.json").is_file() and self.source is not None:
+            self.weights = await self._fetch(self.weights.version) or self.weights  # the copy was tidied away
         try:
             seconds = await self.engine.start(self.weights.path, self.weights.version)
         except (EngineError, ValueError) as error:

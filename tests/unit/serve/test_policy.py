@@ -1,4 +1,4 @@
-"""The policy follows aliases whatever happens around it. Engine and store are stand-ins; the real ones: tests/contract."""
+"""The policy follows aliases whatever happens around it. Engine and store are stand-ins here, real in tests/contract."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -119,6 +119,15 @@ async def test_a_dead_engine_is_started_with_the_version_it_served(policy: Any) 
     await until(lambda: len(policy.engine.started) == 2 and policy.state == "ready")
     assert policy.engine.started[-1][1] == 3 and policy.restarts == 1
     assert any("died" in text for text in policy.told)
+
+
+async def test_a_copy_that_was_tidied_away_is_fetched_again_before_a_restart(policy: Any, folder: Path) -> None:
+    policy.source.alias = 3
+    await until(lambda: policy.status()["version"] == 3)
+    policy.weights = Weights(3, str(folder.parent / "tidied"), {})
+    policy.engine.alive = False
+    await until(lambda: len(policy.engine.started) == 2)
+    assert policy.engine.started[-1] == (str(folder), 3)
 
 
 async def test_registry_and_store_being_down_change_nothing(policy: Any) -> None:
