@@ -189,6 +189,8 @@ class Learner:
         await asyncio.to_thread(self.lineage.settle)
         if self.lineage.head is not None and before != self.lineage.head.number:
             self._settle_consumed()
+        if self.probation.version is not None and self.probation.version not in self.lineage.lineage:
+            self.probation.end()  # somebody branched from an earlier version
 
     async def keep(self) -> None:
         """Seal finished versions into Parquet, delete weights that nobody needs."""
