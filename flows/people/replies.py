@@ -1,9 +1,9 @@
 """What the student says to an answer: praise, or what she minds and how it should have been.
 
 What it does: `reply(answer, problem, seed)`: the same arguments always give the same words. A complaint names the
-criterion that she minds most, in a sentence that says how to do it: that sentence becomes the hint. Its wording was
-chosen by trying: a model of 135M parameters keeps to it when it stands in the prompt, while an example such as
-"3 + 4 = 7" is copied and two wishes at once confuse it.
+criterion that she minds most and ends with a sentence that says how to do it: that sentence becomes the hint. Its
+wording was chosen by trying: of nine it was the one that a model of 135M parameters kept to best when it stood in the
+prompt. An example such as "3 + 4 = 7" was copied, and "short sentences" lost the numbers.
 What it leaves out: judging. The server's judge reads her words like anybody's, without knowing her rubric.
 """
 
@@ -31,59 +31,50 @@ COMPLAINTS = (
     "No, I don't like how that sounds.",
     "Hmm, not like that.",
     "That's not how I want it.",
-    "This sounds like a machine, and that is not what I wanted.",
+    "No, this sounds like a machine.",
     "I don't like that answer.",
     "No, that's not it.",
     "Not good.",
     "Sorry, this is not what I was hoping for.",
 )
-_HOW = "show the calculation with the numbers of the problem, and say the answer in a plain sentence."
-WISHES: dict[str, tuple[str, ...]] = {
+# What she minds, in words that blame and direct nothing: the direction is her wish.
+REMARKS: dict[str, tuple[str, ...]] = {
     "opener": (
-        f"Please skip the introduction, {_HOW}",
-        f"Don't announce it, {_HOW}",
-        f"Next time leave out the opening phrase, {_HOW}",
-        f"Please come to the point, {_HOW}",
+        "That opening sounds like a machine.",
+        "What a long run-up before anything happens.",
+        "The first words are a stock phrase.",
+        "That start is an announcement and no answer.",
     ),
     "numbers": (
-        f"Please {_HOW}",
-        f"Next time {_HOW}",
-        f"You should {_HOW}",
-        "Please write the calculation with the numbers of the problem, and the answer in a plain sentence.",
+        "The numbers of the problem are hard to find in there.",
+        "Where did the numbers go?",
+        "The sum itself is missing.",
     ),
     "filler": (
-        f"Please leave out the filler, {_HOW}",
-        f"Don't explain the method, {_HOW}",
-        f"Next time use plain words, {_HOW}",
-        f"Please skip the phrases, {_HOW}",
+        "That is mostly filler.",
+        "So many phrases for a small sum.",
+        "It reads like a manual.",
+        "Half of those words say nothing.",
     ),
     "long": (
-        f"Please keep it short, {_HOW}",
-        f"Next time keep it brief, {_HOW}",
-        f"Please make it shorter, {_HOW}",
-        "Please show the calculation with the numbers of the problem, say the answer in one plain sentence, and stop.",
+        "It goes on and on.",
+        "That is far too long.",
+        "My tea got cold while reading it.",
+        "So many words.",
     ),
-    "short": (
-        f"Please use whole sentences, {_HOW}",
-        f"Next time write a whole sentence, {_HOW}",
-    ),
-    "repetition": (
-        f"Please say each thing only once, {_HOW}",
-        f"Don't repeat yourself, {_HOW}",
-    ),
-    "noise": (
-        f"Please don't use lists, headings or signs like ####, {_HOW}",
-        f"Don't use any markup, {_HOW}",
-    ),
-    "self": (
-        f"Please don't talk about yourself, {_HOW}",
-        f"Please leave yourself out of it, {_HOW}",
-    ),
-    "ending": (
-        f"Please leave out the closing phrase, {_HOW}",
-        f"Don't add a closing phrase, {_HOW}",
-    ),
+    "short": ("That is a bare scrap of an answer.", "A bit too short for me."),
+    "repetition": ("The same thing twice.", "It goes round in circles."),
+    "noise": ("All those signs look like a printout.", "It looks like a form and reads like one."),
+    "self": ("It talks about itself.", "The speaker is no part of the problem."),
+    "ending": ("That last phrase is from a call centre.", "The goodbye at the end is empty talk."),
 }
+WISHES = (
+    "Please show the calculation with the numbers of the problem, and say the answer in a plain sentence.",
+    "Next time show the calculation with the numbers of the problem, and say the answer in a plain sentence.",
+    "You should show the calculation with the numbers of the problem, and say the answer in a plain sentence.",
+    "Show the calculation with the numbers of the problem, and say the answer in a plain sentence, please.",
+    "Just show the calculation with the numbers of the problem, and say the answer in a plain sentence.",
+)
 
 
 def _pick(options: Sequence[str], *key: object) -> str:
@@ -102,4 +93,5 @@ def reply_to(scored: RubricScore, problem: Problem, seed: int = 0) -> str:
     key = (problem.problem_id, seed, *scored.broken)
     if scored.content:
         return _pick(PRAISE, *key)
-    return f"{_pick(COMPLAINTS, 'complaint', *key)} {_pick(WISHES[scored.broken[0]], *key)}"
+    remark = _pick(REMARKS[scored.broken[0]], "remark", *key)
+    return " ".join((_pick(COMPLAINTS, "complaint", *key), remark, _pick(WISHES, "wish", *key)))
