@@ -2,7 +2,7 @@
 
 What it does: `reply(answer, problem, seed)`: the same arguments always give the same words. A complaint names the
 criterion that she minds most and ends with a sentence that says how to do it: that sentence becomes the hint. Its
-wording was chosen by trying: of nine it was the one that a model of 135M parameters kept to best when it stood in the
+wording was chosen by trying: of seven it was the one that a model of 135M parameters kept to best when it stood in the
 prompt. An example such as "3 + 4 = 7" was copied, and "short sentences" lost the numbers.
 What it leaves out: judging. The server's judge reads her words like anybody's, without knowing her rubric.
 """
