@@ -1,4 +1,4 @@
-"""The policy follows aliases whatever happens around it. Engine and store are stand-ins here, real in tests/contract."""
+"""The policy follows aliases whatever happens around it. Engine and store are stand-ins; tests/contract has real ones."""
 
 import asyncio
 from collections.abc import AsyncIterator
