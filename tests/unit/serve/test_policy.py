@@ -1,4 +1,4 @@
-"""The policy follows aliases whatever happens around it. Engine and store are stand-ins; tests/contract has real ones."""
+"""The policy follows aliases whatever happens around it. Engine and store are stand-ins; the real: tests/contract."""
 
 import asyncio
 from collections.abc import AsyncIterator
