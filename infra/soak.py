@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 import psutil
 from openai import APIError, AsyncOpenAI
 from rich.console import Console
@@ -86,7 +87,7 @@ async def _talk(running: Running, account: Account, over: asyncio.Event, number:
         turn += 1
         try:
             exchange_id, text = await _ask(client, running, history, max_tokens)
-        except (APIError, OSError):
+        except (APIError, httpx.HTTPError, OSError):  # boundary: a part is dead
             account.failed += 1
             history.pop()
             await asyncio.sleep(0.5)

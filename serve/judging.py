@@ -14,6 +14,7 @@ from ray import serve
 from ray.serve import Application
 
 from judge import JudgeInput, JudgeSettings, make_judge
+from serve.loopback import stay_on_loopback
 from storage.records import Verdict
 
 _KEPT_LATENCIES = 512
@@ -93,6 +94,10 @@ def _percentile(ranked: list[float], share: float) -> float | None:
 @serve.deployment(name="judge", max_ongoing_requests=64, ray_actor_options={"num_cpus": 0})
 class JudgeDeployment(Judging):
     """`Judging` on Ray Serve."""
+
+    def __init__(self, settings: JudgeSettings) -> None:
+        stay_on_loopback()
+        super().__init__(settings)
 
 
 def build_app(settings: JudgeSettings) -> Application:
