@@ -1,6 +1,6 @@
 """Owns one SGLang server process: starts it, waits until it is ready, sees it die, stops it with its children.
 
-What it does: builds the command line for a CPU or a GPU, picks a free loopback port (and keeps it over restarts), writes
+What it does: builds the command line for a CPU or a GPU, picks a free loopback port (kept over restarts), writes
 the server's output to a file, and says from that file why a start failed.
 What it leaves out: which weights to serve and when to restart (`serve/policy.py`), requests (`serve/engine_client.py`).
 The server dies with this process even if this one is killed (see `serve/sglang_cpu.py`).

@@ -68,7 +68,7 @@ def test_too_large_and_without_a_key(system: Running) -> None:
 
 
 def test_streams_token_by_token_before_the_answer_is_there(system: Running, client: OpenAI) -> None:
-    """Four tokens of five travel alone, and the first long before the last. Best of three: other work may hold one up."""
+    """Four tokens of five travel alone, the first long before the last. Best of three: other work may hold one up."""
     shares = []
     for _ in range(3):
         began, at, tokens = time.monotonic(), [], 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serve.batches import PoolSettings, Pool
+from serve.batches import Pool, PoolSettings
 from storage.records import Sample, VersionSpan
 
 
