@@ -108,8 +108,7 @@ def stop(home: Home, console: Console) -> None:
             console.print("  [bold]learner[/bold]      lets a running step finish, saves the optimiser's state")
             _drain(home, state)
         killed = _end(home, state)
-        note = f" ({killed} processes had to be killed)" if killed else ""
-        console.print(f"down after {time.monotonic() - began:.1f} s{note}. Everything is kept in {home.root}")
+    console.print(f"down after {time.monotonic() - began:.1f} s{note}. Everything is kept in {home.root}")
 
 
 def preflight(home: Home, settings: Settings) -> None:
@@ -247,19 +246,20 @@ def _drain(home: Home, state: State) -> None:
             return
 
 
-def _end(home: Home, state: State) -> int:
-    """End the processes of a system, Ray first: what it runs still writes to the stores."""
-    killed = 0
+def _end(home: Home, state: State) -> None:
+    """End the processes of a system, Ray first: what it runs still writes to the stores.
+
+    Ray's workers do not listen to SIGTERM; all that they know is written by now, so they are killed after some seconds.
+    """
     for names in (("ray",), ("mlflow", "s3")):
         roots = [s.process() for s in state.processes if s.name in names]
         alive = [process for process in roots if process is not None]
         family = {child for process in alive for child in (process, *process.children(recursive=True))}
-        killed += processes.end(list(family))
-    killed += processes.end(processes.of_instance(state.instance), patience_s=5)
+        processes.end(list(family), patience_s=6.0)
+    processes.end(processes.of_instance(state.instance), patience_s=5)
     home.forget_state()
     if home.ray_dir.parent != home.root:
         shutil.rmtree(home.ray_dir, ignore_errors=True)
-    return killed
 
 
 @contextmanager
