@@ -19,7 +19,8 @@ from tests.contract.openclaw.recording_stand_in import DEFAULT_ANSWERS, Recorded
 FIXTURES = Path(__file__).resolve().parents[2] / "unit" / "serve" / "fixtures"
 MODEL = "smollm2-135m-instruct"
 TALK = ["Hello, who are you?", "Tell me about tides.", "No, shorter please."]
-TALE = "The tide comes in and the tide goes out, and nobody at the harbour asks it why. " * 80
+SENTENCE = "The tide comes in and the tide goes out, and nobody at the harbour asks it why. "
+TALE = SENTENCE * 80
 STATUS_CALL: dict[str, Any] = {
     "role": "assistant",
     "content": "",
@@ -35,7 +36,8 @@ SCENES: dict[str, dict[str, Any]] = {
     "tools": {"messages": ["What is your status?", "Thanks, that is enough."], "affinity": False,
               "answers": (STATUS_CALL, *DEFAULT_ANSWERS)},
     "compaction": {"messages": [f"Remember number {n}: {TALE}" for n in range(5)], "affinity": True,
-                   "defaults": {"compaction": {"keepRecentTokens": 1_500, "maxActiveTranscriptBytes": 16_000}},
+                   "defaults": {"compaction": {"keepRecentTokens": 1_500, "maxActiveTranscriptBytes": 16_000,
+                                               "qualityGuard": {"enabled": False}}},
                    "answers": tuple(f"Answer number {n} of the stand-in, in words enough to be found again after a "
                                     f"history was rewritten by its client." for n in range(30))},
 }  # fmt: skip
@@ -46,7 +48,12 @@ _PROMPT_LIMIT = 600  # characters
 def record(name: str, scene: dict[str, Any]) -> Path:
     """Play one scene and write its fixture."""
     scene = dict(scene)
-    with RecordingStandIn(scene.pop("answers", DEFAULT_ANSWERS)) as server, tempfile.TemporaryDirectory() as home:
+    with (
+        RecordingStandIn(scene.pop("answers", DEFAULT_ANSWERS)) as server,
+        tempfile.TemporaryDirectory(
+            ignore_cleanup_errors=True  # the client may still write its caches
+        ) as home,
+    ):
         run_openclaw_turns(server.base_url, "sk-stand-in", MODEL, "s1", scene.pop("messages"), home=Path(home), **scene)
         return write(name, server.recorded, home)
 
@@ -81,6 +88,7 @@ def _cut(body: dict[str, Any], *, first: bool) -> dict[str, Any]:
 
 def _scrub(text: str, home: str) -> str:
     text = text.replace(home, "/home/claw")
+    text = re.sub(f"(?:{re.escape(SENTENCE)}){{2,}}", SENTENCE, text)
     text = re.sub(r"/tmp/[^ |\"\\\\]+", "/home/claw/workspace", text)
     text = re.sub(r"host=[^ |\\]+", "host=laptop", text)
     text = re.sub(r"os=[^|\\\"]+ \|", "os=Linux |", text)

@@ -86,6 +86,7 @@ class Scene:
         return exchange_id
 
     def take(self, taken: Exchange) -> None:
+        self.hear(self.tracker.tick(self.now))
         self.events.append(Event("exchange", taken, self.now))
         self.hear(self.tracker.ingest(taken, self.now))
 

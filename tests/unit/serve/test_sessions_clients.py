@@ -43,6 +43,25 @@ def test_openclaw_talks_for_three_turns(name: str) -> None:
         assert turns[0].session_id == "s1"
 
 
+def test_openclaw_flushes_its_memory_and_compacts() -> None:
+    """Three compactions, each after a memory flush. The header's count moves, the session stays."""
+    scene = Scene()
+    ids = play(scene, "compaction")
+    turns = [scene.turn(exchange_id) for exchange_id in ids]
+    rows = json.loads((FIXTURES / "openclaw_compaction.json").read_text())
+    assert [row["headers"]["x-session-affinity"] for row in rows] == [
+        "s1:0", "s1:0", "s1:0", "s1:1", "s1:1", "s1:2", "s1:2", "s1:3"]  # fmt: skip
+    assert {turn.session_id for turn in turns} == {"s1"}
+    kinds = [turn.kind for turn in turns]
+    assert kinds == ["main", "main", "side", "main", "side", "main", "side", "main"]
+    assert {turn.why_kind.split(":")[0] for turn in turns if turn.kind == "side"} == {"a memory flush"}
+    main = [exchange_id for exchange_id, kind in zip(ids, kinds, strict=True) if kind == "main"]
+    assert [scene.turn(e).parent_id for e in main] == [None, *main[:-1]]
+    assert [scene.turn(e).relation for e in main] == ["first", "follow", "branch", "branch", "branch"]
+    for number, exchange_id in enumerate(main[:-1]):
+        assert (scene.next_of(exchange_id) or "").startswith(f"Remember number {number + 1}: ")
+
+
 def test_openclaw_calls_a_tool() -> None:
     """It makes call ids of its own and sends `content: null` for an empty answer."""
     scene = Scene()
