@@ -107,8 +107,8 @@ def stop(home: Home, console: Console) -> None:
         if any(started.name == "ray" and started.process() for started in state.processes):
             console.print("  [bold]learner[/bold]      lets a running step finish, saves the optimiser's state")
             _drain(home, state)
-        killed = _end(home, state)
-    console.print(f"down after {time.monotonic() - began:.1f} s{note}. Everything is kept in {home.root}")
+        _end(home, state)
+        console.print(f"down after {time.monotonic() - began:.1f} s. Everything is kept in {home.root}")
 
 
 def preflight(home: Home, settings: Settings) -> None:
