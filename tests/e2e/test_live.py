@@ -110,18 +110,6 @@ def test_every_turn_is_explained(system: Running, learned: dict) -> None:
     assert "trained" in clawrl(system.home, "sessions", "--last", "500").stdout
 
 
-def test_sealed_parquet_is_read_with_polars(system: Running, learned: dict) -> None:
-    objects, until = system.objects(), time.monotonic() + 90
-    while not objects.list("samples/") and time.monotonic() < until:
-        time.sleep(1)
-    frame = dataset.scan("samples", objects, track="personal").collect()
-    assert frame.height >= 4 and set(frame["reward"].unique()) <= {-1.0, 1.0}
-    plain = pl.scan_parquet(objects.url("exchanges/**/*.parquet"), storage_options=objects.polars_options()).collect()
-    assert plain.filter(pl.col("kind") == "main").height >= 4
-    ids = frame["sample_id"].to_list()
-    assert len(ids) == len(set(ids))
-
-
 def test_rollback_and_resume(system: Running, learned: dict, client: OpenAI) -> None:
     learn_one_version(client, system, "second")
     head = system.admin()["learner"]["head"]
@@ -141,6 +129,18 @@ def test_rollback_and_resume(system: Running, learned: dict, client: OpenAI) -> 
     again = learn_one_version(client, system, "third")
     assert again["learner"]["head"] == head + 1, "numbers are never used again"
     assert system.versions().get(head + 1).parent == parent
+
+
+def test_sealed_parquet_is_read_with_polars(system: Running, learned: dict) -> None:
+    objects, until = system.objects(), time.monotonic() + 90
+    while not objects.list("samples/") and time.monotonic() < until:
+        time.sleep(1)
+    frame = dataset.scan("samples", objects, track="personal").collect()
+    assert frame.height >= 4 and set(frame["reward"].unique()) <= {-1.0, 1.0}
+    plain = pl.scan_parquet(objects.url("exchanges/**/*.parquet"), storage_options=objects.polars_options()).collect()
+    assert plain.filter(pl.col("kind") == "main").height >= 4
+    ids = frame["sample_id"].to_list()
+    assert len(ids) == len(set(ids))
 
 
 def test_a_second_up_finds_the_first(system: Running) -> None:
