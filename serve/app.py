@@ -14,8 +14,8 @@ from typing import Any
 import ray
 from ray import serve
 
-from serve.asgi import Receive, Scope, Send
 from serve.gateway import GatewaySettings, Where
+from serve.listener import Listener, front, put_behind_proxy
 from serve.loopback import stay_on_loopback
 from serve.policy import PolicySettings
 
@@ -111,21 +111,6 @@ class PolicyDeployment:
         await self._policy.close()
 
 
-_gateway: Any = None  # the one of this process
-
-
-async def _front(scope: Scope, receive: Receive, send: Send) -> None:
-    """What Serve's proxy speaks to."""
-    if scope["type"] != "lifespan":
-        await _gateway(scope, receive, send)
-        return
-    while True:
-        step = (await receive())["type"]
-        await send({"type": f"{step}.complete"})
-        if step == "lifespan.shutdown":
-            return
-
-
 @serve.deployment(
     name="Gateway",
     num_replicas=1,
@@ -134,26 +119,22 @@ async def _front(scope: Scope, receive: Receive, send: Send) -> None:
     health_check_period_s=5,
     ray_actor_options={"num_cpus": 0},
 )
-@serve.ingress(lambda: _front)
+@serve.ingress(lambda: front)  # a builder: Serve would call a plain function as one
 class GatewayDeployment:
     """`serve.gateway.Gateway` as a deployment."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         from serve.gateway import Gateway
-        from serve.listener import Listener
         from serve.rendering import Renderer
         from storage.journal import JournalWriter
 
-        global _gateway
         stay_on_loopback()
-        assert _gateway is None, "one gateway a process"
         journal = JournalWriter(
             Path(settings.journal_root), settings.model, f"gateway-{os.getpid()}-{int(time.time())}"
         )
         renderer = Renderer(Path(settings.model_dir), settings.template)
-        self._gateway = _gateway = Gateway(
-            settings, HandleLink(), journal, renderer, status_parts={"learner": learner_status}
-        )
+        self._gateway = Gateway(settings, HandleLink(), journal, renderer, status_parts={"learner": learner_status})
+        put_behind_proxy(self._gateway)
         self._listener = None
         if settings.listen_port is not None:
             self._listener = Listener(self._gateway, settings.listen_host, settings.listen_port)

@@ -2,16 +2,43 @@
 
 What it does: listens on a fixed port that survives restarts of the replica and may be shared by several replicas
 (SO_REUSEPORT), on the event loop of its caller. Why: each streamed token through Serve's Python proxy costs two more
-hops between processes. What it leaves out: TLS (a proxy in front, or Serve's own), other hosts.
+hops between processes. `front` is the way in through that proxy all the same.
+What it leaves out: TLS (a proxy in front, or Serve's own), other hosts.
 """
 
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator
 
 import uvicorn
+
+from serve.asgi import Receive, Scope, Send
+
+ASGI = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+_behind: ASGI | None = None  # the app of this process
+
+
+def put_behind_proxy(app: ASGI) -> None:
+    """From now on, what comes through Serve's proxy goes to this app."""
+    global _behind
+    assert _behind is None, "one gateway a process"
+    _behind = app
+
+
+async def front(scope: Scope, receive: Receive, send: Send) -> None:
+    """What Serve's proxy speaks to: a function of an importable module, so that replicas get it by name."""
+    if scope["type"] != "lifespan":
+        assert _behind is not None
+        await _behind(scope, receive, send)
+        return
+    while True:
+        step = (await receive())["type"]
+        await send({"type": f"{step}.complete"})
+        if step == "lifespan.shutdown":
+            return
 
 
 class _Server(uvicorn.Server):
@@ -24,7 +51,7 @@ class _Server(uvicorn.Server):
 class Listener:
     """One socket and its server."""
 
-    def __init__(self, app: Any, host: str, port: int) -> None:
+    def __init__(self, app: ASGI, host: str, port: int) -> None:
         self._socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
