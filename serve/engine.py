@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serve.engine_client import EngineClient, EngineDown
+from serve.sglang_cpu import PARENT
 
 HERE = Path(__file__).resolve().parent.parent  # the folder that holds the packages
 
@@ -70,6 +71,7 @@ class EngineSettings:
         """The server's environment: ours, with the threads bounded and no telemetry."""
         found = dict(os.environ)
         found.pop("PYTHONDONTWRITEBYTECODE", None)  # each start would compile thousands of files again
+        found[PARENT] = str(os.getpid())
         found["HF_HUB_OFFLINE"] = "1"
         found["SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"] = "0"
         if self.device == "cpu":

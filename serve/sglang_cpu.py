@@ -24,14 +24,22 @@ import types
 from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
+PARENT = "CLAWRL_ENGINE_PARENT"  # the environment variable that tells the server who started it
 
 
-def die_with_parent() -> None:
+def die_with_parent(parent: int) -> None:
     """Ask the kernel for SIGKILL when the parent ends; leave at once if it ended before we could ask."""
-    parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def _who_started_us() -> int:
+    """The parent as it was told to us: asking the kernel would be too late if it is gone already."""
+    spawned_by = multiprocessing.parent_process()
+    if spawned_by is not None and spawned_by.pid is not None:
+        return spawned_by.pid
+    return int(os.environ.get(PARENT, os.getppid()))
 
 
 def _module(name: str, **attributes: Any) -> types.ModuleType:
@@ -79,7 +87,18 @@ def _fork_instead_of_spawn() -> None:
         choose("fork" if method == "spawn" else method, force=force)
 
     multiprocessing.set_start_method = forking  # type: ignore[assignment]
-    os.register_at_fork(after_in_child=die_with_parent)
+    die_with_forks()
+
+
+def die_with_forks() -> None:
+    """Whatever this process forks from now on, and what that forks, dies with its parent."""
+    parent = os.getpid()
+
+    def note() -> None:
+        nonlocal parent
+        parent = os.getpid()
+
+    os.register_at_fork(before=note, after_in_child=lambda: die_with_parent(parent))
 
 
 def _rendezvous_on_loopback() -> None:
@@ -95,7 +114,7 @@ def _rendezvous_on_loopback() -> None:
 
 
 def _prepare() -> None:
-    die_with_parent()
+    die_with_parent(_who_started_us())
     _rendezvous_on_loopback()
     if "cpu" in sys.argv:
         _fork_instead_of_spawn()

@@ -17,17 +17,18 @@ ROOT = Path(__file__).parents[3]
 # A server like ours: dies with its parent, and so does what it forks.
 SERVER = """
 import os, time
-from serve.sglang_cpu import _fork_instead_of_spawn, die_with_parent
-die_with_parent()
-_fork_instead_of_spawn()
+from serve.sglang_cpu import PARENT, die_with_forks, die_with_parent
+die_with_parent(int(os.environ[PARENT]))
+die_with_forks()
 child = os.fork()
 if child:
     print(os.getpid(), child, flush=True)
 time.sleep(60)
 """
 PARENT = f"""
-import subprocess, sys, time
-subprocess.Popen([sys.executable, "-c", {SERVER!r}], start_new_session=True)
+import os, subprocess, sys, time
+environ = {{**os.environ, "CLAWRL_ENGINE_PARENT": str(os.getpid())}}
+subprocess.Popen([sys.executable, "-c", {SERVER!r}], env=environ, start_new_session=True)
 time.sleep(60)
 """
 
@@ -68,6 +69,12 @@ def test_the_environment_bounds_threads(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     found = EngineSettings(threads=2).environment()
     assert found["OMP_NUM_THREADS"] == "2" and "PYTHONDONTWRITEBYTECODE" not in found
+
+
+def test_a_server_whose_parent_is_gone_before_it_asks_leaves_at_once() -> None:
+    lines = "from serve.sglang_cpu import die_with_parent; die_with_parent(1 << 22); print('still here')"
+    done = subprocess.run([sys.executable, "-c", lines], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout == ""
 
 
 async def test_a_folder_without_a_model_is_refused_by_name(tmp_path: Path) -> None:
