@@ -233,7 +233,10 @@ class Learner:
                 self.journal.append("turn", record, record.version)
             elif isinstance(record, Disposition):
                 self._dispose([record])
-            elif version is not None:
+            elif version is None:  # of a turn that is finished: kept for people, not judged
+                source = self.turns.version(record.source_exchange_id or "")
+                self.journal.append("next_state", record, self.lineage.live or 0 if source is None else source)
+            else:
                 self.journal.append("next_state", record, version)
                 if self.turns.decide_by(record.exchange_id, record.next_state_id, feedback=record.role == "feedback"):
                     self.to_judge.put_nowait(record)

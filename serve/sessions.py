@@ -13,7 +13,8 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from serve.anchors import HEAD, Digest, Place, Shape, answer_digest, answer_text, shape_of
+from serve.anchor_search import Anchor, Search, where
+from serve.anchors import HEAD, Digest, Shape, answer_digest, answer_text, shape_of
 from serve.messages import next_state_of
 from serve.session_fields import weak_hints
 from serve.session_replay import Event, Past
@@ -24,6 +25,7 @@ from storage.records import Disposition, Exchange, NextState, Relation, Turn
 Made = Turn | NextState | Disposition
 
 NO_NEXT_STATE = "no next state"
+CUT = "length"  # the answer was cut off at its length limit
 NOT_KEPT = "not kept"
 TOO_OLD = "too old"
 
@@ -50,16 +52,7 @@ class Waiting:
     shape: Shape
     answer: Digest | None  # its own
     until: float  # Unix seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Anchor:
-    """The answer that a request goes on from, and where it stands in the request."""
-
-    node: Node
-    place: Place
-    how: str = "exact"  # or "cut off": kept in part, or "rewritten": the history before it is another
-    ambiguous: bool = False
+    given_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +72,7 @@ class Tracker:
     def __init__(self, settings: TrackerSettings | None = None) -> None:
         self.settings = settings or TrackerSettings()
         self._tenants: dict[str, Tenant] = {}
+        self._search = Search(self._tenants, self.settings.joining_tokens)
         self._nodes: dict[str, Node] = {}
         self._order: deque[Node] = deque()  # by arrival, for forgetting
         self._sessions: OrderedDict[tuple[str, str], Session] = OrderedDict()  # open ones, longest idle first
@@ -95,7 +89,7 @@ class Tracker:
         if exchange.exchange_id in self._nodes or exchange.exchange_id in self._waiting:
             return []
         shape = shape_of(exchange.messages or [])
-        if self._must_wait(exchange, shape):
+        if self._search.must_wait(exchange, shape):
             self._waiting[exchange.exchange_id] = Waiting(
                 exchange, shape, answer_digest(exchange.answer), now + self.settings.relook_s
             )
@@ -169,9 +163,7 @@ class Tracker:
     # ------------------------------------------------------------------ one turn
 
     def _decide(self, exchange: Exchange, shape: Shape, now: float, *, late: bool = False) -> list[Made]:
-        kind = turn_kind(
-            exchange.messages or [], exchange.tools, exchange.sampling, exchange.answer, exchange.turn_type
-        )
+        kind = _kind_of(exchange)
         position = self._position(exchange, shape, kind, late)
         anchor = position.anchor
         turn = Turn(
@@ -199,14 +191,12 @@ class Tracker:
         if known.parent_id in past.exchanges and known.parent_id not in self._nodes:  # it had overtaken its parent
             made += self._again(known.parent_id, past)
         shape = shape_of(exchange.messages or [])
-        kind = turn_kind(
-            exchange.messages or [], exchange.tools, exchange.sampling, exchange.answer, exchange.turn_type
-        )
+        kind = _kind_of(exchange)
         if kind.kind != known.kind:  # the rules changed since: what was said stands
             kind = replace(kind, kind=known.kind, why=known.why_kind)
         session = self._session(exchange.tenant, known.session_id, named=exchange.named_session is not None)
         parent = self._nodes.get(known.parent_id or "")
-        anchor = _where(parent, shape) if parent is not None and known.relation != "retry" else None
+        anchor = where(parent, shape) if parent is not None and known.relation != "retry" else None
         position = Position(session, known.parent_id, known.relation, anchor)
         return [*made, *self._settle(exchange, shape, kind, position, at), *self._look_again(at)]
 
@@ -259,14 +249,14 @@ class Tracker:
         if node.answer is None or not node.tokens:
             return "empty answer", "the answer says nothing and calls no tool"
         if exchange.finish_reason == "length" and not self.settings.train_truncated:
-            return "length", f"the answer was cut off at {node.tokens} tokens (setting train_truncated lets it train)"
+            return CUT, f"the answer was cut off at {node.tokens} tokens (setting train_truncated lets it train)"
         return None
 
     # ------------------------------------------------------------------ where a turn belongs
 
     def _position(self, exchange: Exchange, shape: Shape, kind: TurnKind, late: bool) -> Position:
-        anchor = self._anchor(exchange, shape, late)
-        repeated = self._repeated(exchange, shape, kind)
+        anchor = self._search.find(exchange, shape, anywhere=late)
+        repeated = self._search.repeated(exchange, shape, main=kind.kind == "main")
         if repeated is not None and self._is_retry(exchange, shape, repeated, anchor):
             session = self._session_of(exchange, repeated.session)
             return Position(session, repeated.parent_id, "retry", None, "it repeats an earlier request")
@@ -285,82 +275,11 @@ class Tracker:
 
     def _relation(self, anchor: Anchor, session: Session, shape: Shape, kind: TurnKind) -> Relation:
         node = anchor.node
-        if anchor.how == "rewritten" or session is not node.session:
+        if anchor.how == "rewritten" or session.key != node.session.key:
             return "branch"
         if node.child is not None and node.child != shape.conversation and kind.kind == "main":
             return "branch"
         return "follow"
-
-    def _must_wait(self, exchange: Exchange, shape: Shape) -> bool:
-        """Whether the last answer in a request is one that we don't know (yet)."""
-        if not shape.places:
-            return False
-        newest = [place for place in shape.places if place.end == shape.places[0].end]
-        if any(self._exact(exchange, place) or self._cut_off(exchange, place) for place in newest):
-            return False
-        tenant = self._tenants.get(exchange.tenant)
-        known = tenant.requests.get(shape.conversation) if tenant is not None else ()
-        return not any(self._in_scope(node, exchange) for node in known)
-
-    def _anchor(self, exchange: Exchange, shape: Shape, anywhere: bool) -> Anchor | None:
-        """The newest answer in a request that we gave."""
-        for place in shape.places:
-            for how, found in (
-                ("exact", self._exact(exchange, place)),
-                ("cut off", self._cut_off(exchange, place)),
-                ("rewritten", self._rewritten(exchange, place)),
-            ):
-                if found:
-                    node, ambiguous = _best(found, exchange, shape)
-                    return Anchor(node, place, how, ambiguous)
-        if anywhere and exchange.named_session is not None:  # a client that began to name it, or copied the session
-            for place in shape.places:
-                if found := [node for node in self._answers(exchange, place) if self._may_move(node)]:
-                    node, ambiguous = _best(found, exchange, shape)
-                    return Anchor(node, place, "exact", ambiguous)
-        return None
-
-    def _answers(self, exchange: Exchange, place: Place) -> Iterable[Node]:
-        tenant = self._tenants.get(exchange.tenant)
-        return () if tenant is None else tenant.answers.get(place.answer + place.before)
-
-    def _exact(self, exchange: Exchange, place: Place) -> list[Node]:
-        return [node for node in self._answers(exchange, place) if self._in_scope(node, exchange)]
-
-    def _cut_off(self, exchange: Exchange, place: Place) -> list[Node]:
-        tenant = self._tenants.get(exchange.tenant)
-        if tenant is None:
-            return []
-        found = [node for node in tenant.cut_off.get(place.before) if self._in_scope(node, exchange)]
-        return [node for node in found if _one_begins_the_other(node.head or "", place.head)]
-
-    def _rewritten(self, exchange: Exchange, place: Place) -> list[Node]:
-        tenant = self._tenants.get(exchange.tenant)
-        if tenant is None or place.user is None:
-            return []
-        found = [n for n in tenant.rewritten.get(place.answer + place.user) if self._in_scope(n, exchange)]
-        return [node for node in found if node.tokens >= self.settings.joining_tokens]
-
-    def _may_move(self, node: Node) -> bool:
-        return not node.session.named or node.tokens >= self.settings.joining_tokens
-
-    def _in_scope(self, node: Node, exchange: Exchange) -> bool:
-        return exchange.named_session is None or node.session.session_id == exchange.named_session
-
-    def _repeated(self, exchange: Exchange, shape: Shape, kind: TurnKind) -> Node | None:
-        """The newest turn that answered an equal request."""
-        tenant = self._tenants.get(exchange.tenant)
-        if tenant is None or not shape.turns:
-            return None
-        named = exchange.named_session is not None
-        found = [
-            node
-            for node in tenant.requests.get(shape.conversation)
-            if self._in_scope(node, exchange)
-            and node.main == (kind.kind == "main")
-            and (named or (node.client == exchange.client and (node.system == shape.system or shape.places)))
-        ]
-        return found[-1] if found else None
 
     def _is_retry(self, exchange: Exchange, shape: Shape, repeated: Node, anchor: Anchor | None) -> bool:
         if shape.places:  # unless the same talk was begun anew since: then an answer of it still waits to be followed
@@ -396,7 +315,7 @@ class Tracker:
         node = self._addressee(anchor.node, found[0]) if found is not None else None
         if found is None or node is None or node.next_state:
             return
-        if node.ended is not None:
+        if node.ended not in (None, CUT):  # what followed an answer that was cut is worth keeping, if not training
             yield from self._too_late(node, "what followed it", now)
             return
         node.next_state = True
@@ -434,14 +353,15 @@ class Tracker:
         return made
 
     def _decide_waiting(self, waiting: Waiting, now: float) -> list[Made]:
-        """First the request whose answer it waits for, where that one waits too."""
+        """First the request whose answer it waits for, where that one waits too; then all in the order they came."""
         made: list[Made] = []
-        self._waiting.pop(waiting.exchange.exchange_id)
+        waiting.given_up = True
         for other in list(self._waiting.values()):
-            if other.exchange.exchange_id in self._waiting and _goes_on_from(waiting, other):
+            if not other.given_up and _goes_on_from(waiting, other):
                 made += self._decide_waiting(other, now)
-        late = self._must_wait(waiting.exchange, waiting.shape)
-        made += self._decide(waiting.exchange, waiting.shape, now, late=late)
+        if self._waiting.pop(waiting.exchange.exchange_id, None) is not None:
+            late = self._search.must_wait(waiting.exchange, waiting.shape)
+            made += self._decide(waiting.exchange, waiting.shape, now, late=late)
         return [*made, *self._look_again(now)]
 
     def _look_again(self, now: float) -> list[Made]:
@@ -451,7 +371,7 @@ class Tracker:
         while again:
             again = False
             for key, waiting in list(self._waiting.items()):
-                if not self._must_wait(waiting.exchange, waiting.shape):
+                if not self._search.must_wait(waiting.exchange, waiting.shape):
                     del self._waiting[key]
                     made += self._decide(waiting.exchange, waiting.shape, now)
                     again = bool(self._waiting)
@@ -470,7 +390,7 @@ class Tracker:
 
     def _another_was_kept(self, node: Node) -> bool:
         equal = self._tenants[node.tenant].requests.get(node.conversation)
-        return any(other.next_state and other.session is node.session for other in equal if other is not node)
+        return any(other.next_state and other.session.key == node.session.key for other in equal if other is not node)
 
     def _forget(self, now: float) -> list[Made]:
         made: list[Made] = []
@@ -493,15 +413,8 @@ class Tracker:
         return self._names.setdefault(text, text)
 
 
-def _best(found: list[Node], exchange: Exchange, shape: Shape) -> tuple[Node, bool]:
-    """Of equal candidates the same client's, then one that awaits its next state, the newest; and if it is a guess."""
-    hints = weak_hints(exchange.session_fields)
-
-    def rank(node: Node) -> tuple[bool, bool, bool, bool]:
-        return node.client == exchange.client, node.waits, node.hints == hints, node.system == shape.system
-
-    best = max(found, key=lambda node: (rank(node), node.order))
-    return best, sum(rank(node) == rank(best) for node in found) > 1
+def _kind_of(exchange: Exchange) -> TurnKind:
+    return turn_kind(exchange.messages or [], exchange.tools, exchange.sampling, exchange.answer, exchange.turn_type)
 
 
 def _goes_on_from(one: Waiting, other: Waiting) -> bool:
@@ -512,24 +425,6 @@ def _goes_on_from(one: Waiting, other: Waiting) -> bool:
         place.answer == other.answer and (place.before == shape.conversation or place.user == shape.user)
         for place in one.shape.places
     )
-
-
-def _where(parent: Node, shape: Shape) -> Anchor | None:
-    """Where the answer of a known parent stands in a request."""
-    for place in shape.places:
-        if place.answer == parent.answer and place.before == parent.conversation:
-            return Anchor(parent, place)
-    for place in shape.places:
-        if place.answer == parent.answer and place.user == parent.user:
-            return Anchor(parent, place, "rewritten")
-        if parent.head is not None and place.before == parent.conversation:
-            return Anchor(parent, place, "cut off")
-    return None
-
-
-def _one_begins_the_other(one: str, other: str) -> bool:
-    shorter = min(len(one), len(other))
-    return shorter > 0 and one[:shorter] == other[:shorter]
 
 
 def _disposition(node: Node, reason: str, detail: str, now: float) -> Disposition:

@@ -34,7 +34,8 @@ def _rule(name: str, where: Literal["system", "user"], pattern: str, *, sure: bo
 
 
 RULES: tuple[Rule, ...] = (
-    _rule("a heartbeat", "user", r"\A\[OpenClaw (?:heartbeat poll|cron wake|session event|exec completion)\]"),
+    _rule("a heartbeat", "user", r"\A\[OpenClaw heartbeat poll\]"),
+    _rule("a wake-up by the client itself", "user", r"\A\[OpenClaw (?:cron wake|session event|exec completion)\]"),
     _rule(
         "a heartbeat", "user",
         r"(?:\A|[.!?:;,\n]\s*|\b(?:else|otherwise|then|just|please|must)\s+)"

@@ -12,6 +12,8 @@ from ulid import ULID
 
 from serve.anchors import Digest
 
+EQUALS = 64  # turns under one digest: a script may ask the same thing a hundred thousand times
+
 
 @dataclass(slots=True, eq=False)
 class Node:
@@ -64,7 +66,7 @@ class Session:
 
 
 class Index:
-    """Digest to turns; a single turn is kept without a list around it."""
+    """Digest to turns, the newest EQUALS of them; a single turn is kept without a list around it."""
 
     def __init__(self) -> None:
         self._found: dict[bytes, Node | list[Node]] = {}
@@ -76,6 +78,7 @@ class Index:
             self._found[key] = node
         elif isinstance(there, list):
             there.append(node)
+            del there[:-EQUALS]
         else:
             self._found[key] = [there, node]
 
@@ -90,7 +93,8 @@ class Index:
         """Forget a turn."""
         there = self._found.get(key)
         if isinstance(there, list):
-            there.remove(node)
+            if node in there:
+                there.remove(node)
             if len(there) == 1:
                 self._found[key] = there[0]
         elif there is node:

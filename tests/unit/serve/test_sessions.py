@@ -491,3 +491,21 @@ def test_every_disposition_has_a_sentence() -> None:
     two_turns(scene)
     scene.wait(100)
     assert all(len(r.detail) > 10 for r in scene.made if isinstance(r, Disposition))
+
+
+def test_a_named_session_goes_on_after_it_was_idle() -> None:
+    scene = Scene(TrackerSettings(idle_s=60))
+    first, second = two_turns(scene, named_session="s")
+    scene.wait(61)
+    third = scene.ask([user("hi"), says("hello"), user("more"), says("ok"), user("still there?")], "yes",
+                      named_session="s")  # fmt: skip
+    assert scene.turn(third).relation == "follow" and scene.turn(third).parent_id == second
+    assert scene.ended(second) == ["no next state", "too old"] and scene.ended(first) == []
+
+
+def test_a_script_may_ask_the_same_thing_very_often() -> None:
+    scene = Scene()
+    ids = [scene.ask([user("1+1?")], f"answer {n}", after=0.01) for n in range(2_000)]
+    scene.ask([user("1+1?"), says("answer 1999"), user("right")], "ok")
+    assert scene.next_of(ids[-1]) == "right"
+    assert scene.tracker.snapshot()["remembered_turns"] == 2_001
