@@ -1,10 +1,16 @@
-"""A trainer that steps until it is killed, for test_megatron_crash: waits for a line, then prints its phases."""
+"""Trainers that step until they are killed, for test_megatron_crash.
+
+For each line on its input it forks a trainer (the imports are paid once, and no thread runs before the fork) and prints
+"pid N"; the child prints each phase as it begins, and "ended" follows when it is gone.
+"""
 
 import json
+import os
 import sys
+import traceback
 from pathlib import Path
 
-import train.update  # noqa: F401  imported before the line comes
+import train.update  # noqa: F401  imported here so that the children need not
 from storage.objects import ObjectStore
 from storage.records import Sample, VersionSpan
 from storage.versions import VersionStore
@@ -31,10 +37,8 @@ def batch(number: int, version: int = 0) -> list[Sample]:
     ]
 
 
-def main() -> None:
+def step_on(where: dict) -> None:
     """Step with batches that were not consumed yet, for ever."""
-    where = json.loads(sys.argv[1])
-    sys.stdin.readline()
     objects = ObjectStore(where["url"], **where["store"])
     versions = VersionStore(objects, "tiny")
     trainer = Trainer(
@@ -47,6 +51,22 @@ def main() -> None:
             result = trainer.step(batch(number, version=head))
             assert result.outcome == "committed", result
             print("done", flush=True)
+
+
+def main() -> None:
+    """One child for each line."""
+    where = json.loads(sys.argv[1])
+    for _ in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            try:
+                step_on(where)
+            except BaseException:  # named boundary: a forked child must not run into its parent's loop
+                traceback.print_exc()
+            os._exit(1)
+        print(f"pid {child}", flush=True)
+        os.waitpid(child, 0)
+        print("ended", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """kill -9 in the middle of a step leaves the old head or the new one, wholly, and nothing is trained twice."""
 
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -18,29 +20,25 @@ from tests.unit.train.tiny import make_model
 from train.settings import TrainSettings
 from train.trainer import Trainer
 
-KILL_AT = ("load", "export", "upload", "commit", "done", "commit")
+KILL_AT = ("load", "export", "upload", "upload", "commit", "commit", "done")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def start(where: dict) -> subprocess.Popen[str]:
-    """A trainer's process, that imports what it needs and then waits."""
-    command = [sys.executable, "-m", "tests.contract.megatron_victim", json.dumps(where)]
-    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def kill_at(victim: subprocess.Popen[str], phase: str, skip: int, delay_s: float) -> None:
-    """Let it begin, and kill it a moment after it began a phase for the skip-th time."""
-    with victim:
-        victim.stdin.write("\n")
-        victim.stdin.flush()
-        for line in victim.stdout:
-            skip -= line.strip() == phase
-            if skip < 0:
-                break
-        else:
-            pytest.fail("the trainer ended by itself: its error stands above")
-        time.sleep(delay_s)
-        victim.kill()
+def kill_at(victims: subprocess.Popen[str], phase: str, skip: int, delay_s: float) -> None:
+    """Start a trainer, and kill it a moment after it began a phase for the skip-th time."""
+    victims.stdin.write("\n")
+    victims.stdin.flush()
+    pid = 0
+    for line in victims.stdout:
+        word, _, number = line.strip().partition(" ")
+        assert word != "ended", "the trainer ended by itself: its error stands above"
+        pid = int(number) if word == "pid" else pid
+        skip -= word == phase
+        if pid and skip < 0:
+            break
+    time.sleep(delay_s)
+    os.kill(pid, signal.SIGKILL)
+    assert any(line.strip() == "ended" for line in victims.stdout)
 
 
 def check(versions: VersionStore, elsewhere: Path) -> int:
@@ -58,6 +56,7 @@ def check(versions: VersionStore, elsewhere: Path) -> int:
     return numbers[-1]
 
 
+@pytest.mark.timeout(1800)
 def test_kill_9_leaves_one_head_wholly(s3: S3, tmp_path: Path) -> None:
     prefix = f"crash-{new_id().lower()}"
     objects: ObjectStore = s3.store(prefix)
@@ -66,19 +65,17 @@ def test_kill_9_leaves_one_head_wholly(s3: S3, tmp_path: Path) -> None:
         "url": f"s3://{s3.bucket}/{prefix}", "local": str(local), "base": str(base),
         "store": {"endpoint": s3.endpoint, "access_key": s3.access_key, "secret_key": s3.secret_key},
     }  # fmt: skip
-    draw, before, following = random.Random(7), -1, start(where)
-    for phase in KILL_AT:
-        victim, following = following, start(where)  # the next one imports meanwhile
-        try:
-            kill_at(victim, phase, skip=draw.randrange(3) if phase != "load" else 0, delay_s=draw.random() * 0.05)
-        finally:
-            victim.kill()
-        head = check(VersionStore(objects, "tiny"), tmp_path / "elsewhere")
-        assert head >= before
-        before = head
-        time.sleep(SETTINGS.lease_ttl_s)  # the dead trainer's lease runs out
-    following.kill()
-    following.wait()
+    draw, before = random.Random(7), -1
+    command = [sys.executable, "-m", "tests.contract.megatron_victim", json.dumps(where)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, **pipes) as victims:
+        for phase in KILL_AT:
+            kill_at(victims, phase, skip=draw.randrange(3) if phase != "load" else 0, delay_s=draw.random() * 0.05)
+            head = check(VersionStore(objects, "tiny"), tmp_path / "elsewhere")
+            assert head >= before
+            before = head
+            time.sleep(SETTINGS.lease_ttl_s)  # the dead trainer's lease runs out
+        victims.stdin.close()
     print(f"head {before} after {len(KILL_AT)} kills")
     settings = TrainSettings(nice=0, threads=1, max_drift=9.0, batch=SETTINGS.batch, lease_wait_s=10)
     trainer = Trainer(settings, VersionStore(objects, "tiny"), objects, local, base)
