@@ -59,20 +59,31 @@ def run(home: Home, console: Console, *, kills: int, seed: int) -> int:
 
 
 async def soak(running: Running, *, kills: int, seed: int, talkers: int = 3, max_tokens: int = 48, on_kill=None,
-               gap_s: tuple[float, float] = (2.0, 14.0)) -> Account:  # fmt: skip
+               gap_s: tuple[float, float] = (0.0, 8.0)) -> Account:  # fmt: skip
     """Talk with `talkers` conversations at once and kill a part every few seconds. Bounded by `kills`."""
     rng, account, over = random.Random(seed), Account(), asyncio.Event()
     talks = [asyncio.create_task(_talk(running, account, over, i, max_tokens)) for i in range(talkers)]
     order = [PARTS[i % len(PARTS)] for i in range(kills)]
     rng.shuffle(order)
     for part in order:
+        await _some_turns(account, talkers, running)
         await asyncio.sleep(rng.uniform(*gap_s))
         await _kill(running, part, account)
         if on_kill:
             on_kill(part)
+    await _some_turns(account, talkers, running)
     over.set()
     await asyncio.gather(*talks)
     return account
+
+
+async def _some_turns(account: Account, count: int, running: Running, limit_s: float = 240.0) -> None:
+    """Wait until the traffic has got through again: a kill hits a working system."""
+    target, until = len(account.accepted) + count, time.monotonic() + limit_s
+    while len(account.accepted) < target:
+        if time.monotonic() > until:
+            raise ValueError(f"no answer for {limit_s:.0f} s after a kill ({account.kills}); see {running.home.logs}")
+        await asyncio.sleep(0.1)
 
 
 async def _talk(running: Running, account: Account, over: asyncio.Event, number: int, max_tokens: int) -> None:
