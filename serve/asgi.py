@@ -7,7 +7,7 @@ look-ups here, a streamed token one `send`.
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
-from serve.openai_api import ApiError
+from serve.api_error import ApiError
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

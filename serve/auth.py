@@ -9,7 +9,7 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 
-from serve.openai_api import ApiError
+from serve.api_error import ApiError
 
 
 class Keys:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from serve.openai_api import ApiError, wrong
+from serve.api_error import ApiError, wrong
 from storage.journal import open_versions, read_segment, segments, version_folder
 from storage.records import NextState, new_id
 

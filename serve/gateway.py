@@ -7,34 +7,35 @@ How to run it: `serve/app.py` puts `Gateway` on Ray Serve; `Gateway(...)` itself
 """
 
 import asyncio
-import contextlib
-import functools
 import logging
 import os
 import time
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
 from serve.answering import Answer, Asked, Shown, refused
+from serve.api_error import ApiError
 from serve.asgi import Http, Receive, Scope, Send
 from serve.auth import Keys
-from serve.engine_client import Chunk, EngineClient, EngineDown, EngineError
-from serve.feedback import feedback_of, find_exchange
-from serve.openai_api import DONE, ApiError, ChunkWriter, completion, parse_chat, parse_object, usage
+from serve.feedback import feedback_of
+from serve.generation import Generation, PolicyLink, Where
+from serve.openai_answers import DONE, ChunkWriter, completion, usage
+from serve.openai_api import parse_chat, parse_object
+from serve.recorder import Recorder
 from serve.rendering import Renderer
 from serve.session_fields import session_fields
 from storage.journal import JournalWriter
-from storage.records import Exchange, FinishReason, new_id
+from storage.records import FinishReason, new_id
+
+__all__ = ["Gateway", "GatewaySettings", "PolicyLink", "Where"]
 
 log = logging.getLogger("clawrl.gateway")
 
 SSE = "text/event-stream; charset=utf-8"
-REMEMBERED = 20_000  # answers whose tenant and version feedback finds without reading the journal
 THREAD_BYTES = 32_768  # a longer request is rendered in a thread, so that other streams go on
 
 
@@ -59,27 +60,6 @@ class GatewaySettings:
         return f"GatewaySettings(model={self.model!r}, model_dir={self.model_dir!r}, {len(self.api_keys)} keys)"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Where:
-    """The policy as a gateway needs it."""
-
-    url: str  # of the engine
-    version: int  # of the weights that it serves
-    state: str  # "ready", or what it is doing instead
-
-
-class PolicyLink(Protocol):
-    """The way to the policy."""
-
-    async def where(self, fresh: bool = False) -> Where:
-        """Its address; `fresh` asks again instead of remembering. OSError or TimeoutError where it can't be asked."""
-        ...
-
-    async def status(self) -> dict[str, Any]:
-        """What it says of itself."""
-        ...
-
-
 StatusPart = Callable[[], Awaitable[dict[str, Any]]]
 Route = Callable[[Http, str], Awaitable[None]]
 
@@ -96,15 +76,14 @@ class Gateway:
         *,
         status_parts: dict[str, StatusPart] | None = None,
     ) -> None:
-        self.settings, self.link, self.journal, self.renderer = settings, link, journal, renderer
-        self.version = 0  # the newest that we heard of
+        self.settings, self.link, self.renderer = settings, link, renderer
+        self.generation = Generation(link, renderer.eos_ids, settings.engine_wait_s)
+        self.recorder = Recorder(journal, Path(settings.journal_root), settings.model, settings.record_wait_s)
         self.in_flight = 0
         self._keys = Keys(settings.api_keys)
         self._status_parts = status_parts or {}
-        self._engine: EngineClient | None = None
         self._closing = False
-        self._counts = {"requests": 0, "tokens": 0, "unrecorded": 0, "aborted": 0, "errors": 0}
-        self._recent: OrderedDict[str, tuple[str, int]] = OrderedDict()  # exchange id -> tenant, version
+        self._counts = {"requests": 0, "tokens": 0, "aborted": 0, "errors": 0}
         self._noted: set[str] = set()  # unknown fields that the log has seen
         self._started_at = time.time()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -115,6 +94,11 @@ class Gateway:
             ("GET", f"/v1/models/{settings.model}"): self._one_model,
             ("GET", "/admin/status"): self._status,
         }
+
+    @property
+    def version(self) -> int:
+        """The newest that we heard of."""
+        return self.generation.version
 
     # HTTP
 
@@ -206,7 +190,7 @@ class Gateway:
         wanted = asked.request.max_tokens
         answer = Answer(asked, self.renderer, prompt_ids, room if wanted is None else min(wanted, room))
         answer.version = self.version
-        watch = asyncio.create_task(self._watch(http, answer))
+        watch = asyncio.create_task(self.generation.abort_on(http.hung_up, answer))
         try:
             if asked.request.stream:
                 await self._stream(http, answer)
@@ -214,6 +198,9 @@ class Gateway:
                 await self._whole(http, answer)
         finally:
             watch.cancel()
+            self._counts["tokens"] += len(answer.ids)
+            self._counts["aborted"] += answer.finish_reason == "abort"
+            self._counts["errors"] += answer.error is not None
 
     async def _prompt(self, http: Http, asked: Asked, size: int) -> tuple[tuple[int, ...], int]:
         """The prompt's ids, and how many tokens of the window are left for the answer."""
@@ -241,43 +228,40 @@ class Gateway:
         asked, request = answer.asked, answer.asked.request
         writer = ChunkWriter(asked.id, int(asked.received_at), asked.model, request.include_usage)
         try:
-            async for shown in self._generate(http, answer):
+            async for shown in self.generation.stream(answer):
                 events = _events(writer, shown)
                 if not http.started:
                     http.extra["x-weight-version"] = str(answer.version)
-                    headers = {"cache-control": "no-cache", "x-recorded": _yes(self.journal.healthy)}
+                    headers = {"cache-control": "no-cache", "x-recorded": _yes(self.recorder.healthy)}
                     await http.start(200, SSE, headers)
                     events = writer.role() + events
                 if events:
                     await http.write(events)
         except ApiError as error:
+            recorded = await self._record_broken(http, answer)
             if not http.started:
                 raise
-            answer.error = answer.error or str(error)
-            recorded = await self._record(answer)
             await http.write(b"data: " + error.body() + b"\n\n" + _mark(recorded), more=False)
             return
-        ended = _events(writer, answer.end())
-        if ended:
-            await http.write(ended)
-        recorded = await self._record(answer)  # the last frame waits for it, nothing else does
-        last = writer.last(answer.finish_reason)
+        ended = answer.end()
+        if ended.deltas:
+            await http.write(_events(writer, ended))
+        recorded = await self.recorder.exchange(answer.exchange())  # the last frame waits for it, nothing else does
+        last = writer.last(answer.finish_reason, None if ended.deltas else ended.logprobs)
         if request.include_usage:
             last += writer.usage(usage(len(answer.prompt_ids), len(answer.ids)))
         await http.write(last + _mark(recorded) + DONE, more=False)
 
     async def _whole(self, http: Http, answer: Answer) -> None:
         try:
-            async for _ in self._generate(http, answer):
+            async for _ in self.generation.stream(answer):
                 pass
-        except ApiError as error:
-            if answer.ids:  # what there was is recorded; what is nothing was recorded as such
-                answer.error = answer.error or str(error)
-                http.extra["x-recorded"] = _yes(await self._record(answer))
+        except ApiError:
+            await self._record_broken(http, answer)
             raise
         answer.end()
         asked = answer.asked
-        recorded = await self._record(answer)
+        recorded = await self.recorder.exchange(answer.exchange())
         http.extra["x-weight-version"] = str(answer.version)
         data = completion(
             id=asked.id,
@@ -290,120 +274,22 @@ class Gateway:
         )
         await http.answer(200, data, {"x-recorded": _yes(recorded)})
 
-    async def _generate(self, http: Http, answer: Answer) -> AsyncIterator[Shown]:
-        """What the client is shown, chunk by chunk. Before the first token a dead engine is waited for."""
-        asked, until_s = answer.asked, time.monotonic() + self.settings.engine_wait_s
-        sampling = {
-            **asked.request.engine,
-            "max_new_tokens": answer.max_tokens,
-            "stop_token_ids": self.renderer.eos_ids,
-        }
-        attempt = 0
-        while True:
-            try:
-                engine = await self._find_engine(http, until_s, fresh=attempt > 0)
-                rid = f"{asked.exchange_id}-{attempt}"
-                stream = engine.generate_stream(
-                    answer.prompt_ids, sampling, rid, top_logprobs=asked.request.top_logprobs
-                )
-                answer.stop = functools.partial(engine.abort, rid)
-                async with contextlib.aclosing(stream):
-                    async for shown in self._taken(http, answer, stream):
-                        yield shown
-                return
-            except EngineDown as error:
-                if answer.ids or http.gone or time.monotonic() >= until_s:
-                    raise await self._broke(http, answer, error) from error
-                attempt += 1
-                await asyncio.sleep(0.3)
-            except EngineError as error:
-                raise await self._broke(http, answer, error) from error
-
-    async def _taken(self, http: Http, answer: Answer, stream: AsyncIterator[Chunk]) -> AsyncIterator[Shown]:
-        stopping = False
-        async for chunk in stream:
-            if chunk.finish == "abort" and not (answer.hung_up or stopping):
-                raise EngineError(chunk.finish_detail or "the engine gave up this answer", chunk.finish_status or 503)
-            shown = answer.take(chunk)
-            self.version = answer.version
-            yield shown
-            if chunk.finish is None and not stopping and answer.done:
-                stopping = True
-                assert answer.stop is not None
-                await answer.stop()
-
-    async def _find_engine(self, http: Http, until_s: float, fresh: bool) -> EngineClient:
-        """The engine's client, once the policy says it is there."""
-        while True:
-            state = "not reachable"
-            try:
-                where = await self.link.where(fresh)
-                state = where.state
-                if fresh or where.version > self.version:
-                    self.version = where.version
-                if state == "ready":
-                    if self._engine is None or self._engine.url != where.url:
-                        self._engine = EngineClient(where.url)
-                    return self._engine
-            except (OSError, TimeoutError) as error:
-                log.warning("the policy does not answer: %s", error)
-            if http.gone:
-                raise EngineDown(f"the client hung up while the model was {state}")
-            if time.monotonic() >= until_s:
-                raise EngineDown(f"the model is {state}: it was waited for {self.settings.engine_wait_s:g} s")
-            fresh = True
-            await asyncio.sleep(0.25)
-
-    async def _broke(self, http: Http, answer: Answer, error: EngineError) -> ApiError:
-        """The engine can't go on: how the client is told, and the record of what there was."""
-        self._counts["errors"] += 1
-        down = isinstance(error, EngineDown) or error.status >= 500
-        status = 503 if down else error.status
-        answer.error = str(error)
-        if not answer.ids:
-            await self._record_refusal(http, answer.asked, str(error), "error", answer.prompt_ids)
-        return ApiError(status, f"The model can't answer now: {error}" if down else str(error),
-                        headers={"retry-after": "5"} if down else None)  # fmt: skip
-
-    async def _watch(self, http: Http, answer: Answer) -> None:
-        """Abort the generation when the client hangs up; again, in case the engine did not know it yet."""
-        await http.hung_up()
-        answer.hung_up = True
-        self._counts["aborted"] += 1
-        while True:
-            if answer.stop is not None:
-                with contextlib.suppress(EngineError):  # an engine that is gone has nothing to abort
-                    await answer.stop()
-            await asyncio.sleep(0.5)
-
-    # The record
-
-    async def _record(self, answer: Answer) -> bool:
-        """Journal it; whether it is written."""
-        self._counts["tokens"] += len(answer.ids)
-        return await self._journal(answer.exchange())
+    async def _record_broken(self, http: Http, answer: Answer) -> bool:
+        """What there was of an answer that broke off, or that there was none."""
+        if answer.ids:
+            recorded = await self.recorder.exchange(answer.exchange())
+        else:
+            why = answer.error or "no answer"
+            exchange = refused(answer.asked, self.version, why, "error", answer.prompt_ids)
+            recorded = await self.recorder.exchange(exchange)
+        http.extra["x-recorded"] = _yes(recorded)
+        return recorded
 
     async def _record_refusal(
         self, http: Http, asked: Asked, why: str, finish: FinishReason, prompt_ids: tuple[int, ...] = ()
     ) -> None:
-        recorded = await self._journal(refused(asked, self.version, why, finish, prompt_ids))
+        recorded = await self.recorder.exchange(refused(asked, self.version, why, finish, prompt_ids))
         http.extra["x-recorded"] = _yes(recorded)
-
-    async def _journal(self, exchange: Exchange) -> bool:
-        self._recent[exchange.exchange_id] = (exchange.tenant, exchange.version)
-        if len(self._recent) > REMEMBERED:
-            self._recent.popitem(last=False)
-        return await self._append("exchange", exchange, exchange.version)
-
-    async def _append(self, kind: str, record: Any, version: int) -> bool:
-        future = asyncio.wrap_future(self.journal.append(kind, record, version))
-        try:
-            written = await asyncio.wait_for(future, self.settings.record_wait_s)
-        except TimeoutError:
-            written = False
-        if not written:
-            self._counts["unrecorded"] += 1
-        return written
 
     def _note(self, ignored: tuple[str, ...]) -> None:
         for name in set(ignored) - self._noted:
@@ -416,14 +302,11 @@ class Gateway:
     async def _feedback(self, http: Http, tenant: str) -> None:
         body = parse_object(await http.body(self.settings.max_body_bytes))
         state = feedback_of(body)
-        known = self._recent.get(state.exchange_id)
-        if known is None:
-            root = Path(self.settings.journal_root)
-            known = await asyncio.to_thread(find_exchange, root, self.settings.model, state.exchange_id)
+        known = await self.recorder.whose(state.exchange_id)
         if known is None or known[0] != tenant:
             raise ApiError(404, f"There is no open answer {state.exchange_id!r}.", param="id", code="not_found")
         http.extra["x-exchange-id"] = state.exchange_id
-        recorded = await self._append("feedback", state, known[1])
+        recorded = await self.recorder.append("feedback", state, known[1])
         data = {"object": "feedback", "id": state.next_state_id, "exchange_id": state.exchange_id}
         data |= {"score": state.score, "recorded": recorded}
         await http.answer(200, orjson.dumps(data), {"x-recorded": _yes(recorded)})
@@ -450,20 +333,19 @@ class Gateway:
 
     async def _health(self, http: Http) -> None:
         try:
-            where = await self.link.where(fresh=True)
-            state, self.version = where.state, where.version
+            state = (await self.generation.where()).state
         except (OSError, TimeoutError):
             state = "not reachable"
         http.extra["x-weight-version"] = str(self.version)
         ready = state == "ready" and not self._closing
-        data = {"status": "ok" if ready else "unavailable", "policy": state, "journal": self.journal.healthy}
+        data = {"status": "ok" if ready else "unavailable", "policy": state, "journal": self.recorder.healthy}
         await http.answer(200 if ready else 503, orjson.dumps(data), None if ready else {"retry-after": "2"})
 
     async def _status(self, http: Http, _tenant: str) -> None:
         parts = {"policy": self.link.status, **self._status_parts}
         found = await asyncio.gather(*(_part(ask) for ask in parts.values()))
         data = {"model": self.settings.model, "gateway": self.status(), **dict(zip(parts, found, strict=True))}
-        self.version = (data["policy"] or {}).get("version", self.version)
+        self.generation.version = (data["policy"] or {}).get("version") or self.version
         http.extra["x-weight-version"] = str(self.version)
         await http.answer(200, orjson.dumps(data, default=str))
 
@@ -471,9 +353,10 @@ class Gateway:
         """What the gateway says of itself."""
         return {
             **self._counts,
+            "unrecorded": self.recorder.unrecorded,
             "pid": os.getpid(),
             "in_flight": self.in_flight,
-            "journal_healthy": self.journal.healthy,
+            "journal_healthy": self.recorder.healthy,
             "started_at": self._started_at,
             "template": self.renderer.probe().as_dict(),
         }
@@ -486,9 +369,8 @@ class Gateway:
             await asyncio.sleep(0.05)
         for task in list(self._tasks):
             task.cancel()
-        await asyncio.to_thread(self.journal.close)
-        if self._engine is not None:
-            await self._engine.close()
+        await self.recorder.close()
+        await self.generation.close()
 
 
 async def _part(ask: StatusPart) -> dict[str, Any] | None:

@@ -140,6 +140,14 @@ async def test_a_whole_answer(rig: Rig) -> None:
     assert rig.engine.requests[0]["top_logprobs_num"] == 1
 
 
+async def test_a_stream_gives_every_tokens_logprob(rig: Rig) -> None:
+    rig.says("Good morning  ")  # the white space at the end is held back
+    async with rig.post(logprobs=True, stream=True) as response:
+        found = await events(response)
+    shown = [chunk["choices"][0]["logprobs"] for chunk in found[:-1]]
+    assert sum(len(entry["content"]) for entry in shown if entry) == len(rig.engine.ids)
+
+
 async def test_an_answer_cut_by_length_says_so(rig: Rig) -> None:
     rig.says("one two three four five")
     async with rig.post(max_tokens=3) as response:
@@ -326,7 +334,7 @@ async def test_feedback_becomes_a_next_state_of_its_answer(rig: Rig) -> None:
     states = [record for record in rig.recorded() if isinstance(record, NextState)]
     assert {state.exchange_id for state in states} == {id.removeprefix("chatcmpl-")}
     assert [state.score for state in states] == [-1.0, 0.5, None] and states[1].content == "good"
-    rig.gateway._recent.clear()  # as after a restart: it is found in the journal
+    rig.gateway.recorder.forget()  # as after a restart: it is found in the journal
     async with rig.post("/v1/feedback", id=id, score=1) as response:
         assert response.status == 200
     async with rig.post("/v1/feedback", key=OTHER, id=id, score=1) as response:

@@ -5,7 +5,8 @@ from typing import Any
 import orjson
 import pytest
 
-from serve.openai_api import ApiError, ChunkWriter, completion, parse_chat, parse_object, usage
+from serve.openai_answers import ChunkWriter, completion, usage
+from serve.openai_api import ApiError, parse_chat, parse_object
 
 HI = {"role": "user", "content": "Hi"}
 TOOL = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object"}}}
