@@ -2,8 +2,8 @@
 
 Run: `python -m tests.contract.openclaw.record` (some minutes; writes tests/unit/serve/fixtures/openclaw_*.json)
 
-Scrubbed: keys, ports, paths, host and system names. The system prompt stands whole in the first request only, and tool
-descriptions are left out.
+Scrubbed: keys, ports, paths, host and system names. Of the client's own instructions only the beginning stands, and
+tool descriptions are left out.
 """
 
 import json
@@ -42,7 +42,7 @@ SCENES: dict[str, dict[str, Any]] = {
                                     f"history was rewritten by its client." for n in range(30))},
 }  # fmt: skip
 _KEPT_HEADERS = ("session_id", "user-agent", "x-client-request-id", "x-session-affinity", "x-stainless-retry-count")
-_PROMPT_LIMIT = 600  # characters
+_PROMPT_LIMIT = 250  # characters
 
 
 def record(name: str, scene: dict[str, Any]) -> Path:
@@ -65,10 +65,10 @@ def write(name: str, recorded: list[Recorded], home: str) -> Path:
         {
             "after_s": round(r.at - start, 1),
             "headers": {k: v for k, v in r.headers.items() if k.lower() in _KEPT_HEADERS},
-            "body": _cut(r.body, first=n == 0),
+            "body": _cut(r.body),
             "answer": r.answer,
         }
-        for n, r in enumerate(recorded)
+        for r in recorded
     ]
     text = json.dumps(rows, indent=1, ensure_ascii=False)
     path = FIXTURES / f"openclaw_{name}.json"
@@ -76,10 +76,10 @@ def write(name: str, recorded: list[Recorded], home: str) -> Path:
     return path
 
 
-def _cut(body: dict[str, Any], *, first: bool) -> dict[str, Any]:
+def _cut(body: dict[str, Any]) -> dict[str, Any]:
     cut = json.loads(json.dumps(body))
     for message in cut.get("messages", []):
-        if not first and message["role"] == "system" and isinstance(message["content"], str):
+        if message["role"] == "system" and isinstance(message["content"], str):
             message["content"] = message["content"][:_PROMPT_LIMIT]
     for tool in cut.get("tools") or []:
         tool["function"] = {"name": tool["function"]["name"], "parameters": {"type": "object"}}
@@ -89,6 +89,7 @@ def _cut(body: dict[str, Any], *, first: bool) -> dict[str, Any]:
 def _scrub(text: str, home: str) -> str:
     text = text.replace(home, "/home/claw")
     text = re.sub(f"(?:{re.escape(SENTENCE)}){{2,}}", SENTENCE, text)
+    text = re.sub(r"/[^ \"\\\\]*/\.node/[^ \"\\\\]+", "/home/claw/openclaw", text)
     text = re.sub(r"/tmp/[^ |\"\\\\]+", "/home/claw/workspace", text)
     text = re.sub(r"host=[^ |\\]+", "host=laptop", text)
     text = re.sub(r"os=[^|\\\"]+ \|", "os=Linux |", text)
