@@ -38,6 +38,19 @@ def _home(context: click.Context) -> Home:
     return Home.find(context.obj)
 
 
+class VersionNumber(click.ParamType):
+    """A version as people write it: 3 or v3."""
+
+    name = "version"
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> int:
+        """The number."""
+        digits = str(value).removeprefix("v")
+        if not digits.isdigit():
+            self.fail(f"{value!r} is no version: give its number, as 3 or v3", param, context)
+        return int(digits)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--home", metavar="DIR", help="The system's folder (default: CLAWRL_HOME, else .clawrl here).")
 @click.version_option(package_name="openclaw-rl", prog_name="clawrl")
@@ -114,7 +127,7 @@ def sessions(context: click.Context, as_json: bool, last: int, session: str | No
 
 
 @main.command()
-@click.argument("version", type=int, required=False)
+@click.argument("version", type=VersionNumber(), required=False)
 @click.pass_context
 @_command
 def rollback(context: click.Context, version: int | None) -> None:
@@ -174,7 +187,7 @@ def soak(context: click.Context, kills: int, seed: int) -> None:
 @click.pass_context
 @_command
 def bench(context: click.Context, which: tuple[str, ...]) -> None:
-    """Measure the running system: gateway against the bare engine, swaps under load, the step, memory at rest."""
+    """Measure the running system. WHICH: rest, swap, gateway, memory (these four without a word), or step."""
     from infra.bench import run
 
     run(_home(context), console, which)

@@ -110,6 +110,10 @@ class _Watch:
         self._bars.update(self._batch, completed=min(waiting, self._size), description=text)
         now = (served, waiting, learner["turns"]["accepted"], phase)
         if now != self._seen:
+            if not self._bars.console.is_terminal:  # bars move on a terminal only
+                self._bars.console.print(
+                    f"v{served} serves, {waiting} of {self._size} judged answers, {phase or 'talking'}"
+                )
             self._seen, self._moved = now, time.monotonic()
         if time.monotonic() - self._moved > STUCK_S:
             raise ValueError(f"nothing moved for {STUCK_S:.0f} s; `clawrl status` shows what is wrong")

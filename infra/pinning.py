@@ -22,9 +22,12 @@ def rollback(home: Home, console: Console, number: int | None) -> None:
         raise ValueError("no version is committed yet; `clawrl status` shows what it waits for")
     target = head.parent if number is None else number
     known = {version.number for version in versions.versions()}
-    if target is None or target not in known:
+    if target is None:
+        raise ValueError(f"v{head.number} is the first version: there is none to go back to")
+    if target not in known:
         raise ValueError(f"version {target} is not there; there are {', '.join(f'v{n}' for n in sorted(known))}")
     running.registry().set_alias("pinned", target)
+    console.print(f"v{target} is pinned; waiting until it serves")
     seconds = _wait(running, lambda status: status["policy"].get("version") == target, f"version {target} to serve")
     console.print(
         f"v{target} is pinned and serves after {seconds:.1f} s. Learning pauses; `clawrl resume` goes on from it."

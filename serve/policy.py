@@ -14,6 +14,7 @@ import hashlib
 import logging
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -128,6 +129,7 @@ class Policy:
         self._on_alarm = on_alarm or (lambda text: log.warning("%s", text))
         self._swap_s: float | None = None
         self._swapped_at: float | None = None
+        self._swaps: deque[dict[str, float]] = deque(maxlen=50)  # version, when [Unix s], how long [s]
         self._wanted: int | None = None
         self._refused: tuple[int, float] | None = None  # a version that could not be taken, and when to try again
         self._poked = asyncio.Event()
@@ -170,6 +172,7 @@ class Policy:
             "restarts": self.restarts,
             "last_swap_s": self._swap_s,
             "swapped_at": self._swapped_at,
+            "swaps": list(self._swaps),
             "alarms": [asdict(alarm) for alarm in self.alarms.active()],
         }
 
@@ -285,6 +288,7 @@ class Policy:
         else:
             self.weights = weights
             self._swap_s, self._swapped_at = time.monotonic() - began, time.time()
+            self._swaps.append({"version": weights.version, "at": self._swapped_at, "seconds": self._swap_s})
             log.info("serving version %d after a swap of %.2f s", weights.version, self._swap_s)
             self.alarms.clear("swap")
             self._remember()

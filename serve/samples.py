@@ -87,7 +87,7 @@ def _why_not(exchange: Exchange, verdict: Verdict, settings: SampleSettings) -> 
         return "shifted sampling", f"sampled with {', '.join(shifting)}: its log-probs are not the model's own"
     tokens = len(exchange.prompt_ids) + len(exchange.response_ids)
     if tokens > settings.max_train_tokens:
-        return "too long", f"{tokens} tokens; at most {settings.max_train_tokens} train (live.max_train_tokens)"
+        return "too long", f"{tokens} tokens; at most {settings.max_train_tokens} train (samples.max_train_tokens)"
     if verdict.reward == 0 and verdict.hint is None:
         return "neutral", "the next state said neither good nor bad"
     return None

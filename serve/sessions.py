@@ -249,7 +249,10 @@ class Tracker:
         if node.answer is None or not node.tokens:
             return "empty answer", "the answer says nothing and calls no tool"
         if exchange.finish_reason == "length" and not self.settings.train_truncated:
-            return CUT, f"the answer was cut off at {node.tokens} tokens (setting train_truncated lets it train)"
+            return (
+                CUT,
+                f"the answer was cut off at {node.tokens} tokens (samples.train_cut_answers lets such answers train)",
+            )
         return None
 
     # ------------------------------------------------------------------ where a turn belongs
