@@ -20,6 +20,8 @@ free_gb=$(df -Pk . | awk 'NR==2 {print int($4 / 1048576)}')
 [ -x .venv/bin/python ] || "$PYTHON" -m venv .venv
 .venv/bin/python -m pip --version >/dev/null
 .venv/bin/python -m pip install -q --disable-pip-version-check 'uv>=0.9'
+# compiled once here: else every start of every process compiles what it imports, where PYTHONDONTWRITEBYTECODE is set
+export UV_COMPILE_BYTECODE=1
 export VIRTUAL_ENV="$PWD/.venv" UV_FIND_LINKS="${UV_FIND_LINKS:-${PIP_FIND_LINKS:-}}"
 # a mirror that pip knows by its settings is told to uv as well
 if [ -n "${PIP_INDEX_URL:-}" ]; then export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-$PIP_INDEX_URL}"; fi

@@ -4,9 +4,11 @@ A staged report says what each part waits for. What it leaves out: clusters (one
 themselves. A second `up` finds the running one; a failed one ends what it started.
 """
 
+import contextlib
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -29,7 +31,7 @@ from storage.records import new_id
 
 NEEDED_MEMORY_GB = 9.0
 NEEDED_DISK_GB = 6.0
-READY_S = 240.0  # for the engine, on a busy machine
+READY_S = 480.0  # for the engine, on a busy machine
 BUCKET = "clawrl"
 
 
@@ -54,6 +56,12 @@ class Plan:
             self.state = replace(self.state, processes=(*self.state.processes, started))
             self.home.write_state(self.state)
         return child
+
+    def forget(self, name: str) -> None:
+        """A part that was noted has ended."""
+        with self.lock:
+            self.state = replace(self.state, processes=tuple(p for p in self.state.processes if p.name != name))
+            self.home.write_state(self.state)
 
 
 def start(home: Home, console: Console) -> State:
@@ -89,7 +97,7 @@ def _revive(plan: Plan, dead: set[str]) -> None:
     for name, work in (("s3", _start_s3), ("mlflow", _start_mlflow)):
         if name in dead:
             plan.console.print(f"{name} had ended; starting it again")
-            plan.state = replace(plan.state, processes=tuple(p for p in plan.state.processes if p.name != name))
+            plan.forget(name)
             os.environ[processes.MARK] = plan.state.instance
             work(plan)
     _addresses(plan.home, plan.settings, plan.state, plan.console)
@@ -151,7 +159,6 @@ def ray_environ(home: Home) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_enable_worker_prestart": "0",
         "RAY_worker_niceness": "0",  # 15 by default: answers would wait behind everything else
-        "RAY_raylet_start_wait_time_s": "120",  # 30 is too short on a busy machine
         "RAY_SERVE_HTTP_KEEP_ALIVE_TIMEOUT_S": "600",
         "NO_PROXY": "127.0.0.1,localhost",
         "PYTHONUNBUFFERED": "1",
@@ -186,19 +193,32 @@ def _start_mlflow(plan: Plan) -> None:
 
 
 def _start_ray(plan: Plan) -> None:
+    """Ray gives its own start 30 s, which a busy machine may not keep: so it is tried three times."""
     port = plan.state.ports["ray"]
     low = 21000 + port % 20 * 200
     log = plan.home.logs / "ray.log"
-    log.write_text("")
-    child = processes.spawn([
+    command = [
         Path(sys.executable).with_name("ray"), "start", "--head", "--block", "--node-ip-address=127.0.0.1",
         f"--port={port}", "--include-dashboard=false", "--num-cpus=2", "--object-store-memory=200000000",
         f"--min-worker-port={low}", f"--max-worker-port={low + 199}", f"--temp-dir={plan.home.ray_dir}",
         "--disable-usage-stats",
-    ], log)  # fmt: skip
-    plan.note("ray", child)
+    ]  # fmt: skip
     with _stage(plan, "ray"):
-        processes.wait_until(lambda: "--block" in log.read_text(), "ray", 90, child, log)
+        for tries_left in (2, 1, 0):
+            log.write_text("")
+            child = plan.note("ray", processes.spawn(command, log))
+            try:
+                processes.wait_until(lambda: "--block" in log.read_text(), "ray", 90, child, log)
+                return
+            except ValueError:
+                if not tries_left:
+                    raise
+                plan.report("ray", f"did not start, trying again: {processes.last_line(log)[:100]}")
+                plan.forget("ray")
+
+
+with contextlib.suppress(ProcessLookupError):
+    os.killpg(child.pid, signal.SIGKILL)  # what it had started
 
 
 def _deploy(plan: Plan) -> None:

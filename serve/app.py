@@ -154,7 +154,7 @@ class GatewayDeployment:
         await closing
 
 
-def deploy(gateway: GatewaySettings, policy: PolicySettings, *, timeout_s: float = 240.0) -> None:
+def deploy(gateway: GatewaySettings, policy: PolicySettings, *, timeout_s: float = 450.0) -> None:
     """Put both on the Ray that we are connected to, and wait until the model answers."""
     if gateway.listen_port is not None:
         serve.start(proxy_location="Disabled")

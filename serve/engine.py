@@ -34,7 +34,7 @@ class EngineSettings:
     mem_fraction: float = 0.2  # of the memory, for weights and KV cache
     max_total_tokens: int | None = 16384  # of all running requests together; None: as many as fit
     context_length: int | None = None  # None: the model's own
-    start_timeout_s: float = 180.0
+    start_timeout_s: float = 400.0  # 25 s on a quiet machine; 145 s were seen on a busy one
     stop_timeout_s: float = 5.0
     log_dir: str = "logs"  # one file for each start
     extra_args: tuple[str, ...] = ()  # appended to SGLang's command line

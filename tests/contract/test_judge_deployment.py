@@ -20,7 +20,6 @@ def handle():
     os.environ.update(
         RAY_USAGE_STATS_ENABLED="0",
         RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
-        RAY_raylet_start_wait_time_s="120",  # 30 is too short on a busy machine
     )
     import ray
     from ray import serve
