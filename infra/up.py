@@ -215,10 +215,8 @@ def _start_ray(plan: Plan) -> None:
                     raise
                 plan.report("ray", f"did not start, trying again: {processes.last_line(log)[:100]}")
                 plan.forget("ray")
-
-
-with contextlib.suppress(ProcessLookupError):
-    os.killpg(child.pid, signal.SIGKILL)  # what it had started
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)  # what it had started
 
 
 def _deploy(plan: Plan) -> None:
