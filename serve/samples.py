@@ -4,12 +4,22 @@ What it leaves out: whether a sample is still fresh enough: that is decided when
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from serve.rendering import HintDoesNotFit, Renderer
 from storage.records import Disposition, Exchange, Sample, Verdict, new_id
 
 # What shifts the engine's log-probs away from the model's own: such requests can't be weighted (design, section 6).
-_SHIFTING = ("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "response_format", "regex")
+# Each with the values that change nothing.
+_SHIFTING: dict[str, tuple[Any, ...]] = {
+    "presence_penalty": (None, 0),
+    "frequency_penalty": (None, 0),
+    "repetition_penalty": (None, 1),
+    "logit_bias": (None, {}),
+    "response_format": (None, {"type": "text"}),
+    "min_tokens": (None, 0),
+    "ignore_eos": (None, False),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +91,7 @@ def _why_not(exchange: Exchange, verdict: Verdict, settings: SampleSettings) -> 
         return exchange.finish_reason, exchange.error or f"the answer ended with {exchange.finish_reason}"
     if not exchange.response_ids:
         return "empty answer", "the engine sampled no token"
-    shifting = [name for name in _SHIFTING if exchange.sampling.get(name) not in (None, 0, 0.0, {}, 1.0)
-                or (name == "repetition_penalty" and exchange.sampling.get(name) not in (None, 1, 1.0))]  # fmt: skip
+    shifting = [name for name, neutral in _SHIFTING.items() if exchange.sampling.get(name) not in neutral]
     if shifting:
         return "shifted sampling", f"sampled with {', '.join(shifting)}: its log-probs are not the model's own"
     tokens = len(exchange.prompt_ids) + len(exchange.response_ids)
