@@ -52,8 +52,7 @@ def run(home: Home, console: Console, *, kills: int, seed: int) -> int:
         f"{len(account.accepted)} turns accepted, {account.failed} requests failed while a part was dead, "
         f"kills: {', '.join(f'{part} {count}' for part, count in sorted(account.kills.items()))}"
     )
-    expect = home.run / "soak_expected.txt"
-    expect.write_text("\n".join(account.accepted) + "\n")
+    expect = write_expected(account, home.run / "soak_expected.txt")
     settle(running, console)
     return report(home, console, expect)
 

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import httpx
 import psutil
 from rich.console import Console
 
@@ -227,16 +226,10 @@ def _deploy(plan: Plan) -> None:
     with _stage(plan, "deployments"):
         processes.wait_until(lambda: child.poll() == 0, "deployments", READY_S, child, log)
 
-    def answers() -> bool:
-        try:
-            return httpx.get(f"{url}/healthz", timeout=5).status_code == 200
-        except httpx.HTTPError:
-            return False
-
     ray = next(p for p in plan.state.processes if p.name == "ray")
     began = time.monotonic()
     plan.report("engine", "loading the model")
-    while not answers():
+    while not services.answers(f"{url}/healthz"):
         if ray.process() is None:
             raise ValueError(f"ray ended: {processes.last_line(plan.home.logs / 'ray.log')}")
         if time.monotonic() - began > READY_S:
