@@ -89,8 +89,12 @@ class Detokenizer:
         return self.bytes_of(id).decode(errors="replace") if self._byte_level else self.decode([id])
 
     def is_skipped(self, id: int) -> bool:
-        """Whether it gives no text."""
+        """Whether it is a special token that gives no text."""
         return id in self._skipped
+
+    def is_unknown(self, id: int) -> bool:
+        """Whether no token has this id; an engine whose output layer is padded can sample one. It gives no text."""
+        return self._tokenizer.id_to_token(id) is None
 
     def is_byte(self, id: int) -> bool:
         """Whether it is one byte of a character (byte fallback)."""
@@ -134,7 +138,7 @@ class _WindowStream(StreamDecoder):
     def push(self, ids: Iterable[int]) -> str:
         deltas = []
         for id in ids:
-            if self._tokens.is_skipped(id):
+            if self._tokens.is_skipped(id) or self._tokens.is_unknown(id):
                 continue
             self._window.append(id)
             if not self._tokens.is_byte(id):

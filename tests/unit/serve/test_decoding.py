@@ -61,6 +61,13 @@ def test_any_ids(tokenizers: list[tuple[Detokenizer, Tokenizer]], data: Any, cut
     assert streamed(tokens, ids, cuts) == tokens.decode(ids)
 
 
+def test_an_unknown_id_is_not_the_first_token(tokenizers: list[tuple[Detokenizer, Tokenizer]]) -> None:
+    for tokens, tokenizer in tokenizers:
+        size = tokenizer.get_vocab_size()
+        for ids in ([0, size, 1], [size, 1], [1, size + 7, size, 4, 1]):
+            assert streamed(tokens, ids, random.Random(4)) == tokens.decode(ids)
+
+
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), cuts=st.randoms(use_true_random=False))
 def test_any_text(tokenizers: list[tuple[Detokenizer, Tokenizer]], data: Any, cuts: random.Random) -> None:
