@@ -10,6 +10,7 @@ What it leaves out: judging the figures. Ratios are taken within one run, since 
 """
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -101,7 +102,12 @@ def memory(home: Home, console: Console) -> None:
 
 def gateway(home: Home, console: Console) -> None:
     """See `infra/bench_gateway.py`."""
-    subprocess.run([sys.executable, "-m", "infra.bench_gateway", str(home.root)], check=False)
+    running = Running(home)
+    model = str(running.settings.model.folder)
+    subprocess.run(
+        [sys.executable, "-m", "infra.bench_gateway", "--url", running.state.url("gateway"), "--model-dir", model],
+        check=False, env={**os.environ, "CLAWRL_API_KEY": running.api_key},
+    )  # fmt: skip
 
 
 def step(home: Home, console: Console) -> None:

@@ -5,12 +5,14 @@ does falls on both: time to first token with one client, tokens/s with eight, CP
 where there is one) per request and per streamed token, how tokens travel in chunks, and thirty requests in flight
 while the weights are swapped five times.
 What it leaves out: starting the system, the training step.
-How to run it: `python -m infra.bench_gateway --url http://127.0.0.1:PORT --key KEY --model-dir DIR [--quick]`
+How to run it: `clawrl bench gateway`, or with the API key in CLAWRL_API_KEY
+`python -m infra.bench_gateway --url http://127.0.0.1:PORT --model-dir DIR [--quick]`
 """
 
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -272,11 +274,11 @@ def main() -> None:
     """Prints the report."""
     parser = argparse.ArgumentParser(prog="python -m infra.bench_gateway", description=main.__doc__)
     parser.add_argument("--url", required=True)
-    parser.add_argument("--key", required=True)
     parser.add_argument("--model-dir", type=Path, required=True)
     parser.add_argument("--quick", action="store_true")
     given = parser.parse_args()
-    report = asyncio.run(measure(given.url.rstrip("/"), given.key, given.model_dir, quick=given.quick))
+    key = os.environ.get("CLAWRL_API_KEY", "")
+    report = asyncio.run(measure(given.url.rstrip("/"), key, given.model_dir, quick=given.quick))
     print(json.dumps(asdict(report), indent=2))
 
 

@@ -12,6 +12,7 @@ from infra.admin import store_settings
 from infra.config import load
 from infra.home import Home
 from infra.settings import Settings, gateway_settings, live_settings, policy_settings, trainer_place
+from infra.up import DEPLOYS
 
 
 def connect(home: Home) -> None:
@@ -36,17 +37,21 @@ def deploy(home: Home) -> None:
     trainer = actors.TrainerActor.options(name=actors.TRAINER, **options).remote(
         settings.trainer(), trainer_place(settings, home, store), home.logs
     )
-    print("deploy: policy and gateway", flush=True)
+    _say("policy and gateway, while the engine loads the model")
     app.deploy(gateway_settings(settings, home, state), policy_settings(settings, home, state, store))
-    print("deploy: judge", flush=True)
+    _say("judge")
     serve.run(judging.build_app(settings.judge), name="judge", route_prefix=None)
-    print("deploy: trainer", flush=True)
+    _say("trainer, which loads the model as well")
     ray.get(trainer.status.remote())
-    print("deploy: learner", flush=True)
+    _say("learner, which reads the journal")
     learner = actors.LearnerActor.options(name=actors.LEARNER, **options).remote(
         live_settings(settings, home, state, store), home.logs
     )
     ray.get(learner.status.remote())
+
+
+def _say(what: str) -> None:
+    print(DEPLOYS + what, flush=True)
 
 
 def drain() -> None:

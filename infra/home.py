@@ -3,9 +3,13 @@
 What it leaves out: what the settings mean (`infra/settings.py`) and how parts are started (`infra/up.py`).
 """
 
+import fcntl
 import json
 import os
 import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -103,6 +107,28 @@ class Home:
         part = self.run / "state.json.part"
         part.write_text(json.dumps(asdict(state), indent=1))
         part.rename(self.run / "state.json")
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Only one may start or stop the system at a time. Raises BlockingIOError where another one does."""
+        with (self.run / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.2)  # `changing` may have been looking
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+
+    def changing(self) -> bool:
+        """Whether somebody starts or stops the system now."""
+        try:
+            with (self.run / "lock").open("r") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
 
     def forget_state(self) -> None:
         """Nothing runs."""

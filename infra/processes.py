@@ -78,13 +78,15 @@ def wait_until(check: Callable[[], bool], what: str, seconds: float, child: subp
     Raises ValueError with the log's last line if the process ends first or the time is up.
     """
     began = time.monotonic()
-    while not check():
-        if child.poll() is not None:
-            raise ValueError(f"{what} ended with {child.returncode}: {last_line(log)} (all of it in {log})")
+    while True:
+        status = child.poll()  # before the check: one that ends well in between is not a fault
+        if check():
+            return time.monotonic() - began
+        if status is not None:
+            raise ValueError(f"{what} ended with status {status}: {last_line(log)} (all of it in {log})")
         if time.monotonic() - began > seconds:
             raise ValueError(f"{what} was not ready after {seconds:.0f} s: {last_line(log)} (all of it in {log})")
         time.sleep(0.1)
-    return time.monotonic() - began
 
 
 def last_line(log: Path) -> str:

@@ -16,11 +16,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from infra import processes
 
 HOST = "127.0.0.1"
 PR_SET_PDEATHSIG = 1
@@ -153,20 +154,11 @@ def wait_ready(
     name: str, process: subprocess.Popen, port: int, home: Path, ready: Callable[[], bool], timeout_s: float
 ) -> None:
     """Wait until `ready()`. Where it ends or takes too long: it is stopped, and a ValueError shows port and log."""
-    until = time.monotonic() + timeout_s
     try:
-        while (ended := process.poll()) is None and time.monotonic() < until:
-            if ready():
-                return
-            time.sleep(0.1)
+        processes.wait_until(ready, f"{name} on port {port}", timeout_s, process, home / "logs" / f"{name}.log")
     except BaseException:  # ctrl-c as well: nothing is left behind
         stop(process)
         raise
-    stop(process)
-    log = home / "logs" / f"{name}.log"
-    why = f"ended with status {ended}" if ended is not None else f"was not ready after {timeout_s:.0f} s"
-    last = "\n    ".join(log.read_text(errors="replace").splitlines()[-8:])
-    raise ValueError(f"{name} on port {port} {why}. Its log is {log}:\n    {last}")
 
 
 def stop(process: subprocess.Popen, timeout_s: float = 10.0) -> None:

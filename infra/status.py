@@ -26,12 +26,15 @@ def gather(home: Home) -> dict[str, Any]:
         "since": state.started_at,
         "addresses": {part: state.url(part) for part in ("gateway", "mlflow", "s3")},
         "processes": processes,
+        "changing": home.changing(),
         "alarms": [],
     }
     try:
         data |= Running(home).admin()
     except (ValueError, ConnectionError) as fault:  # boundary: a status is given even where the gateway is down
         data["running"] = False
+        if data["changing"]:  # no wonder then
+            return data
         data["alarms"] = [{"source": "gateway", "text": str(fault), "since": time.time(), "times": 1}]
     learner = data.get("learner") or {}
     data["alarms"] = [*data["alarms"], *learner.get("alarms", []), *(data.get("policy") or {}).get("alarms", [])]
@@ -43,8 +46,10 @@ def show(data: dict[str, Any], console: Console) -> None:
     if not data["processes"]:
         console.print(f"nothing runs in {data['home']}. Start it with `clawrl up`.")
         return
+    if data["changing"]:
+        console.print("  it is being started or stopped: a `clawrl up` or `down` is at work")
     for name, alive in data["processes"].items():
-        if not alive:
+        if not alive and not data["changing"]:
             console.print(f"[red]{name} has ended[/red]; `clawrl up` starts it again, logs in {data['home']}/logs")
     for part, url in data["addresses"].items():
         console.print(f"  {part:<10} {url}")

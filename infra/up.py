@@ -5,7 +5,6 @@ themselves. A second `up` finds the running one; a failed one ends what it start
 """
 
 import contextlib
-import fcntl
 import os
 import shutil
 import signal
@@ -32,6 +31,7 @@ NEEDED_MEMORY_GB = 9.0
 NEEDED_DISK_GB = 6.0
 READY_S = 480.0  # for the engine, on a busy machine
 BUCKET = "clawrl"
+DEPLOYS = "deploy: "  # what `infra.deploy` begins a line with that says what comes next
 
 
 @dataclass
@@ -223,8 +223,19 @@ def _deploy(plan: Plan) -> None:
     log = plan.home.logs / "deploy.log"
     child = processes.spawn([sys.executable, "-m", "infra.deploy", str(plan.home.root)], log)
     url = plan.state.url("gateway")
+    told = len(log.read_text().splitlines())
+
+    def deployed() -> bool:
+        nonlocal told
+        lines = log.read_text(errors="replace").splitlines()
+        for line in lines[told:]:
+            if line.startswith(DEPLOYS):
+                plan.report("deployments", f"waiting for {line.removeprefix(DEPLOYS)}")
+        told = len(lines)
+        return child.poll() == 0
+
     with _stage(plan, "deployments"):
-        processes.wait_until(lambda: child.poll() == 0, "deployments", READY_S, child, log)
+        processes.wait_until(deployed, "deployments", READY_S, child, log)
 
     ray = next(p for p in plan.state.processes if p.name == "ray")
     began = time.monotonic()
@@ -275,9 +286,9 @@ def _end(home: Home, state: State) -> None:
 
 @contextmanager
 def _alone(home: Home) -> Iterator[None]:
-    with (home.run / "lock").open("w") as lock:
+    with contextlib.ExitStack() as held:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(home.alone())
         except BlockingIOError:
             raise ValueError(f"another clawrl is starting or stopping the system in {home.root}; wait for it") from None
         yield

@@ -9,11 +9,14 @@ import psutil
 import pytest
 
 from infra import processes
-from infra.home import Home, Started
+from infra.home import Home, Started, State
 from infra.services import free_port
+from infra.status import gather
 
 SLEEP = [sys.executable, "-c", "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', "
          "'import time; time.sleep(60)'], start_new_session=True); time.sleep(60)"]  # fmt: skip
+
+STATE = State(instance="i", host="127.0.0.1", ports={"gateway": 9, "mlflow": 9, "s3": 9}, processes=(), started_at=0.0)
 
 
 def test_ends_its_own_with_their_children_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,6 +55,25 @@ def test_a_part_that_ends_says_its_last_line(tmp_path: Path) -> None:
     child = processes.spawn([sys.executable, "-c", "print('no such model')"], log)
     with pytest.raises(ValueError, match="no such model"):
         processes.wait_until(lambda: False, "x", 20, child, log)
+
+
+def test_a_part_that_ends_well_is_no_fault(tmp_path: Path) -> None:
+    child = processes.spawn([sys.executable, "-c", "print('done')"], tmp_path / "x.log")
+    assert processes.wait_until(lambda: child.poll() == 0, "x", 20, child, tmp_path / "x.log") > 0
+
+
+def test_a_start_in_progress_is_told_apart_from_a_fault(tmp_path: Path) -> None:
+    home = Home(tmp_path / "h")
+    assert not home.changing()
+    home.make().write_state(STATE)
+    assert gather(home)["alarms"]
+    with home.alone():
+        assert home.changing() and home.changing()
+        found = gather(home)
+        assert found["changing"] and not found["alarms"]
+        with pytest.raises(BlockingIOError), home.alone():
+            pass
+    assert not home.changing()
 
 
 def test_keys_are_made_once_and_private(tmp_path: Path) -> None:
