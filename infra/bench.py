@@ -47,6 +47,7 @@ def run(home: Home, console: Console, which: tuple[str, ...]) -> None:
 def rest(home: Home, console: Console) -> None:
     """Proportional memory (PSS) and CPU time over 30 s without a request."""
     running = Running(home)
+    requests = running.admin()["gateway"]["requests"]
     before, began = _cpu(running), time.monotonic()
     with Progress(console=console) as bar:
         task = bar.add_task("idle", total=REST_S)
@@ -54,6 +55,7 @@ def rest(home: Home, console: Console) -> None:
             time.sleep(1)
             bar.update(task, completed=time.monotonic() - began)
     after, seconds = _cpu(running), time.monotonic() - began
+    asked = running.admin()["gateway"]["requests"] - requests
     memory = memory_by_part(home)
     table = Table("part", "processes", "GB", "share of a core")
     total_cpu = 0.0
@@ -68,6 +70,8 @@ def rest(home: Home, console: Console) -> None:
         "all", f"{sum(row['processes'] for row in memory.values()):.0f}", f"{total_gb:.2f}", f"{total_cpu:.1%}"
     )
     console.print(table)
+    if asked:
+        console.print(f"[red]not at rest:[/red] {asked} requests came meanwhile; measure again when nobody talks")
 
 
 def swap(home: Home, console: Console) -> None:
@@ -116,7 +120,6 @@ def step(home: Home, console: Console) -> None:
 
 
 async def _turns(running: Running, console: Console, turns: int, sessions: int) -> int:
-    client = AsyncOpenAI(base_url=running.base_url, api_key=running.api_key, timeout=120, max_retries=2)
     histories: list[list[dict[str, str]]] = [[] for _ in range(sessions)]
     order = iter(range(turns))
     failed = 0
@@ -138,10 +141,12 @@ async def _turns(running: Running, console: Console, turns: int, sessions: int) 
                 history.pop()
             bar.advance(task)
 
-    with Progress(console=console) as bar:
-        task = bar.add_task(f"{turns} turns", total=turns)
-        # a session's turns are in order since its next one comes `sessions` requests later
-        await asyncio.gather(*(talker(bar, task) for _ in range(8)))
+    client = AsyncOpenAI(base_url=running.base_url, api_key=running.api_key, timeout=120, max_retries=2)
+    async with client:
+        with Progress(console=console) as bar:
+            task = bar.add_task(f"{turns} turns", total=turns)
+            # a session's turns are in order since its next one comes `sessions` requests later
+            await asyncio.gather(*(talker(bar, task) for _ in range(8)))
     return failed
 
 

@@ -36,8 +36,8 @@ def gather(home: Home) -> dict[str, Any]:
         if data["changing"]:  # no wonder then
             return data
         data["alarms"] = [{"source": "gateway", "text": str(fault), "since": time.time(), "times": 1}]
-    learner = data.get("learner") or {}
-    data["alarms"] = [*data["alarms"], *learner.get("alarms", []), *(data.get("policy") or {}).get("alarms", [])]
+    for part in ("gateway", "learner", "policy"):
+        data["alarms"] = [*data["alarms"], *(data.get(part) or {}).get("alarms", [])]
     return data
 
 

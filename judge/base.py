@@ -61,6 +61,11 @@ class JudgeSettings:
     def __post_init__(self) -> None:
         _one_of("judge", self.judge, JUDGES)
         _one_of("hint_choice", self.hint_choice, HINT_CHOICES)
+        if self.hint_choice == "overlap":
+            raise ValueError(
+                "judge setting hint_choice is 'overlap': it needs the policy's distributions, which nothing computes "
+                "for the judge yet; use 'longest'"
+            )
         if self.judge == "llm" and not (self.base_url and self.model):
             raise ValueError(
                 f"judge 'llm' needs base_url and model, got base_url={self.base_url!r}, model={self.model!r}: "

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -357,6 +357,7 @@ class Gateway:
             "pid": os.getpid(),
             "in_flight": self.in_flight,
             "journal_healthy": self.recorder.healthy,
+            "alarms": [asdict(alarm) for alarm in self.recorder.alarms()],
             "started_at": self._started_at,
             "template": self.renderer.probe().as_dict(),
         }

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
+from serve.alarms import Alarm, Alarms
 from serve.feedback import find_exchange
 from storage.journal import JournalWriter
 from storage.records import Exchange
@@ -21,6 +22,7 @@ class Recorder:
     def __init__(self, journal: JournalWriter, root: Path, model: str, wait_s: float) -> None:
         self.unrecorded = 0
         self._journal, self._root, self._model, self._wait_s = journal, root, model, wait_s
+        self._alarms = Alarms()
         self._recent: OrderedDict[str, tuple[str, int]] = OrderedDict()  # exchange id -> tenant, version
 
     @property
@@ -44,7 +46,18 @@ class Recorder:
             written = False
         if not written:
             self.unrecorded += 1
+            self._alarms.raise_(
+                "journal",
+                f"{self._root} does not take records: {self.unrecorded} of this run were answered without one. Serving "
+                "goes on; they wait in memory and are written when it does. Free some space there.",
+            )
         return written
+
+    def alarms(self) -> list[Alarm]:
+        """What is wrong with the disk now."""
+        if self.healthy:
+            self._alarms.clear("journal")
+        return self._alarms.active()
 
     async def whose(self, exchange_id: str) -> tuple[str, int] | None:
         """Tenant and version of an answer; None where it is not in the open journal (any more)."""

@@ -23,6 +23,7 @@ def test_factory():
         ({"temperature": 3.0}, "between 0 and 2"),
         ({"timeout_s": 0.0}, "above 0"),
         ({"hint_choice": "shortest"}, "one of longest, overlap"),
+        ({"hint_choice": "overlap"}, "use 'longest'"),
     ],
 )
 def test_wrong_settings_say_what_is_allowed(values, said):
