@@ -13,7 +13,7 @@ demo: model
 	@$(PY) -m infra demo
 
 test: model
-	@$(PY) -m pytest tests
+	@$(PY) -m pytest tests --durations=25
 
 lint: setup
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/lint-imports

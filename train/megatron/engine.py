@@ -51,8 +51,21 @@ def start_ranks() -> None:
         if sys.platform == "linux":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # gloo listens, even alone: on loopback only
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    parallel_state.initialize_model_parallel(1, 1)
+    with _one_group():
+        parallel_state.initialize_model_parallel(1, 1)
     tensor_parallel.model_parallel_cuda_manual_seed(1234)
+
+
+@contextlib.contextmanager
+def _one_group() -> Iterator[None]:
+    """Megatron asks for some twenty groups. Of a single rank each is the whole world, and three idle gloo threads."""
+    assert dist.get_world_size() == 1
+    own = dist.new_group
+    dist.new_group = lambda *args, **kwargs: dist.group.WORLD
+    try:
+        yield
+    finally:
+        dist.new_group = own
 
 
 class Engine:
