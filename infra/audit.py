@@ -21,7 +21,7 @@ def report(home: Home, console: Console, expect: Path | None) -> int:
     from storage.audit import audit
 
     running = Running(home)
-    expected = expect.read_text().split() if expect else None
+    expected = expect.read_text().splitlines() if expect else None
     found = audit(home.journal, running.settings.model.name, running.objects(), expected=expected)
     console.print(found.table())
     return 0 if found.ok else 1

@@ -160,7 +160,11 @@ def demo(context: click.Context, updates: int, seed: int) -> None:
 
 
 @main.command()
-@click.option("--expect", type=click.Path(exists=True), help="A file of exchange ids that a client was given.")
+@click.option(
+    "--expect",
+    type=click.Path(exists=True),
+    help="What a client knows: a line each, an answer's id [words of it].",
+)
 @click.pass_context
 @_command
 def audit(context: click.Context, expect: str | None) -> None:

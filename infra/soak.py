@@ -36,8 +36,7 @@ REPLIES = (
 class Account:
     """What the client knows for itself."""
 
-    accepted: list[str] = field(default_factory=list)  # exchange ids whose last frame arrived
-    nonces: dict[str, str] = field(default_factory=dict)  # exchange id -> what only this client said
+    accepted: list[str] = field(default_factory=list)  # "id nonce" of answers whose last frame arrived
     failed: int = 0  # requests that ended in an error, as they may while a part is dead
     kills: dict[str, int] = field(default_factory=dict)
 
@@ -102,8 +101,7 @@ async def _talk(running: Running, account: Account, over: asyncio.Event, number:
             history.pop()
             await asyncio.sleep(0.5)
             continue
-        account.accepted.append(exchange_id)
-        account.nonces[exchange_id] = nonce
+        account.accepted.append(f"{exchange_id} {nonce}")
         history.append({"role": "assistant", "content": text})
 
 

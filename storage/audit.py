@@ -5,6 +5,7 @@ What it leaves out: MLflow, the running services and their memory: nothing of th
 
 Wrong (exit code 1) is
   missing        an exchange id of the client's own list that is neither in the journal nor sealed
+  altered        one that is there, without the words (a nonce) that the client's list says it was sent with
   trained twice  a sample, or a turn by two samples, consumed more than once along the head's line
   lost           a sealed sample neither consumed nor disposed of, so that nothing will ever train or name it
   undecided      an exchange older than `settle_s` that no tracker has placed; a sealed main turn that has neither a
@@ -15,6 +16,7 @@ Run: python -m storage.audit --home DIR --model NAME --store s3://bucket/prefix 
 """
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -47,6 +49,13 @@ class _Seen:
     open_samples: set[str] = field(default_factory=set)  # in the journal: replayed at a start
     open_exchanges: set[str] = field(default_factory=set)
     unreadable: list[str] = field(default_factory=list)
+    wanted: dict[str, str] = field(default_factory=dict)  # exchange id -> what its messages must hold
+    altered: set[str] = field(default_factory=set)
+
+    def compare(self, exchange_id: str, messages: str) -> None:
+        """Hold an exchange's messages, as JSON, against the client's list."""
+        if self.wanted.get(exchange_id, "") not in messages:
+            self.altered.add(exchange_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +73,7 @@ class AuditReport:
     withdrawn: int
     reasons: dict[str, int]  # why turns and samples did not train
     missing: tuple[str, ...]
+    altered: tuple[str, ...]
     trained_twice: tuple[str, ...]
     lost: tuple[str, ...]
     undecided: tuple[str, ...]
@@ -78,6 +88,7 @@ class AuditReport:
         """The findings that must not be, by name."""
         return {
             "missing": self.missing,
+            "altered": self.altered,
             "trained twice": self.trained_twice,
             "lost": self.lost,
             "undecided": self.undecided,
@@ -116,11 +127,14 @@ def audit(
     expected: Iterable[str] | None = None,
     settle_s: float = 60.0,
 ) -> AuditReport:
-    """Audit one model. `expected` are the exchange ids that clients know of (`chatcmpl-` in front is taken off).
+    """Audit one model.
 
-    Raises StoreDown where the object store does not answer.
+    `expected` are the exchange ids that clients know of (`chatcmpl-` in front is taken off), each alone or followed by
+    a space and words that its messages must hold. Raises StoreDown where the object store does not answer.
     """
-    seen = _Seen()
+    pairs = [text.removeprefix("chatcmpl-").partition(" ") for text in expected or ()]
+    wanted = {exchange_id: words for exchange_id, _, words in pairs}
+    seen = _Seen(wanted=wanted)
     _read_journal(seen, journal_root, model)
     _read_sealed(seen, objects)
     versions = VersionStore(objects, model)
@@ -128,7 +142,6 @@ def audit(
     line = [] if head is None else versions.lineage(head.number)
     consumed = Counter(sample_id for number in line for sample_id in versions.get(number).sample_ids)
     elsewhere = {sample for version in committed for sample in version.sample_ids} - consumed.keys()
-    expected_ids = {text.removeprefix("chatcmpl-") for text in expected or ()}
     settled = {i for i in seen.samples if i in consumed or i in seen.disposed_samples or i in elsewhere}
     return AuditReport(
         accepted=len(seen.exchanges),
@@ -141,7 +154,8 @@ def audit(
         versions=len(committed),
         withdrawn=len(versions.withdrawn()),
         reasons=dict(Counter(seen.reasons.values())),
-        missing=tuple(sorted(expected_ids - seen.exchanges.keys())),
+        missing=tuple(sorted(wanted.keys() - seen.exchanges.keys())),
+        altered=tuple(sorted(seen.altered)),
         trained_twice=_twice(seen, consumed),
         lost=tuple(sorted(seen.samples.keys() - settled - seen.open_samples)),
         undecided=_undecided(seen, time.time() - settle_s),
@@ -189,6 +203,7 @@ def _note(seen: _Seen, record: object) -> None:
         case Exchange():
             seen.exchanges[record.exchange_id] = record.received_at
             seen.open_exchanges.add(record.exchange_id)
+            seen.compare(record.exchange_id, json.dumps(record.messages, ensure_ascii=False))
             if record.finish_reason not in ("error", "refused"):
                 seen.served.add(record.exchange_id)
         case Turn():
@@ -219,6 +234,9 @@ def _read_sealed(seen: _Seen, objects: ObjectStore) -> None:
         seen.exchanges[exchange_id] = at
         if finish not in ("error", "refused"):
             seen.served.add(exchange_id)
+    wanted = scan("exchanges", objects).filter(pl.col("exchange_id").is_in(list(seen.wanted)))
+    for exchange_id, messages in wanted.select("exchange_id", "messages").collect().iter_rows():
+        seen.compare(exchange_id, messages)
     seen.turns |= dict(rows("turns", "exchange_id", "kind"))
     seen.samples |= dict(rows("samples", "sample_id", "exchange_id"))
     for exchange_id, sample_id, reason in rows("dispositions", "exchange_id", "sample_id", "reason"):
@@ -240,7 +258,7 @@ def main() -> int:
     parser.add_argument("--model", required=True, help="the model's name")
     parser.add_argument("--store", required=True, help="s3://bucket/prefix")
     parser.add_argument("--endpoint", help="the object store's address; none for Amazon's own")
-    parser.add_argument("--expect", type=Path, help="a file of exchange ids that clients know of, one a line")
+    parser.add_argument("--expect", type=Path, help="what clients know of: a line each, exchange id [words of it]")
     args = parser.parse_args()
     store = ObjectStore(
         args.store,
@@ -248,7 +266,7 @@ def main() -> int:
         access_key=os.environ.get("AWS_ACCESS_KEY_ID"),
         secret_key=os.environ.get("AWS_SECRET_ACCESS_KEY"),
     )
-    expected = args.expect.read_text().split() if args.expect else None
+    expected = args.expect.read_text().splitlines() if args.expect else None
     try:
         report = audit(args.home / "journal", args.model, store, expected=expected)
     except StoreDown as fault:

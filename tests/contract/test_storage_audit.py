@@ -78,11 +78,22 @@ def test_nothing_wrong(world: World, s3: S3) -> None:
     assert row["sample_id"] == waiting
 
 
+def test_the_clients_own_words_are_looked_for(world: World) -> None:
+    world.turn(0)
+    [row] = dataset.read_turns(world.root / "journal", MODEL, world.objects)
+    right, wrong = f"chatcmpl-{row['exchange_id']} hello – ünï", f"{row['exchange_id']} n1-7"
+    for _ in range(2):
+        assert not world.audit(expected=[right]).altered
+        report = world.audit(expected=[wrong])
+        assert report.altered == (row["exchange_id"],) and not report.ok and "altered" in report.table()
+        world.seal(0)
+
+
 def test_accepted_but_nowhere(world: World) -> None:
     world.turn()
-    report = world.audit(expected=["chatcmpl-01GONE"])
-    assert report.missing == ("01GONE",)
-    assert not report.ok and "missing         1: 01GONE" in report.table()
+    report = world.audit(expected=["chatcmpl-01GONE", "01GONE2 n1-7"])
+    assert report.missing == ("01GONE", "01GONE2")
+    assert not report.ok and "missing         2: 01GONE, 01GONE2" in report.table()
 
 
 def test_sample_trained_twice(world: World) -> None:
