@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 PREFIX = "CLAWRL_"
-_OWN = ("CLAWRL_HOME", "CLAWRL_MODELS", "CLAWRL_INSTANCE")
+_OWN = ("CLAWRL_HOME", "CLAWRL_MODELS", "CLAWRL_INSTANCE", "CLAWRL_API_KEY", "CLAWRL_JUDGE_API_KEY")
 
 
 def load(cls: type[T], path: Path, environ: typing.Mapping[str, str] = os.environ) -> T:

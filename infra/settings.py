@@ -21,7 +21,7 @@ from serve.probation import ProbationSettings
 from serve.samples import SampleSettings
 from serve.sessions import TrackerSettings
 from storage.objects import StoreSettings
-from train.settings import TrainSettings
+from train.settings import BatchSettings, TrainSettings
 
 if TYPE_CHECKING:
     from serve.actors import TrainerPlace
@@ -81,6 +81,14 @@ class LearningSettings:
     keep_last: int = 3
 
 
+_SAID_ONCE = {  # of train.batch: what sets it
+    "full_batch": "pool.batch_size",
+    "min_samples": "pool.batch_least",
+    "max_version_lag": "pool.max_version_lag",
+    "max_train_tokens": "samples.max_train_tokens",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What config.toml and CLAWRL_* variables can say."""
@@ -95,6 +103,13 @@ class Settings:
     probation: ProbationSettings = field(default_factory=ProbationSettings)
     live: LearningSettings = field(default_factory=LearningSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
+
+    def __post_init__(self) -> None:
+        untouched = BatchSettings()
+        for name, instead in _SAID_ONCE.items():
+            given = getattr(self.train.batch, name)
+            if given != getattr(untouched, name):
+                raise ValueError(f"train.batch.{name} is {given}: it follows {instead} here; set that")
 
     def trainer(self) -> TrainSettings:
         """The trainer's, with the limits that pool and samples set: they are said once."""
@@ -158,7 +173,7 @@ def live_settings(settings: Settings, home: Home, state: State, store: StoreSett
         journal_root=home.journal,
         store=store,
         tracking_uri=state.url("mlflow"),
-        tracker=replace(settings.tracker, train_truncated=settings.samples.train_cut_answers),
+        tracker=settings.tracker,
         samples=settings.samples,
         pool=settings.pool,
         probation=settings.probation,

@@ -79,7 +79,7 @@ class Learner:
             settings.journal_root, settings.model, "learner", on_alarm=lambda text: self.alarms.raise_("journal", text)
         )
         self.tail = JournalTail(settings.journal_root, settings.model)
-        self.tracker = Tracker(settings.tracker)
+        self.tracker = Tracker(settings.tracker, train_cut_answers=settings.samples.train_cut_answers)
         self.renderer = Renderer(settings.model_dir, settings.template)
         self.turns, self.pool = TurnBook(), Pool(settings.pool)
         self.probation = Probation(settings.probation)

@@ -25,7 +25,7 @@ from storage.records import Disposition, Exchange, NextState, Relation, Turn
 Made = Turn | NextState | Disposition
 
 NO_NEXT_STATE = "no next state"
-CUT = "length"  # the answer was cut off at its length limit
+CUT = "cut by length"  # the answer was cut off at its length limit
 NOT_KEPT = "not kept"
 TOO_OLD = "too old"
 
@@ -38,7 +38,6 @@ class TrackerSettings:
     relook_s: float = 2.0  # a request that came before the answer it follows is looked up again for so long
     retry_s: float = 900.0  # the same first words within so long are a retry, later ones a new conversation
     joining_tokens: int = 20  # the shortest answer by which a rewritten history is joined
-    train_truncated: bool = False  # whether answers cut off at their length limit may train
     max_turns: int = 100_000  # remembered at once, over all tenants; the oldest are forgotten
     forget_s: float = 7 * 86_400.0  # nothing joins a turn that is older
     max_waiting: int = 1_000  # requests that wait for their predecessor at once
@@ -69,8 +68,9 @@ class Position:
 class Tracker:
     """One per model. Not thread-safe: one owner."""
 
-    def __init__(self, settings: TrackerSettings | None = None) -> None:
+    def __init__(self, settings: TrackerSettings | None = None, *, train_cut_answers: bool = False) -> None:
         self.settings = settings or TrackerSettings()
+        self._train_cut_answers = train_cut_answers
         self._tenants: dict[str, Tenant] = {}
         self._search = Search(self._tenants, self.settings.joining_tokens)
         self._nodes: dict[str, Node] = {}
@@ -248,7 +248,7 @@ class Tracker:
             return "aborted", "the client went away before the answer was complete"
         if node.answer is None or not node.tokens:
             return "empty answer", "the answer says nothing and calls no tool"
-        if exchange.finish_reason == "length" and not self.settings.train_truncated:
+        if exchange.finish_reason == "length" and not self._train_cut_answers:
             return (
                 CUT,
                 f"the answer was cut off at {node.tokens} tokens (samples.train_cut_answers lets such answers train)",

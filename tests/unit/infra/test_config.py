@@ -7,6 +7,7 @@ from typing import Literal
 import pytest
 
 from infra.config import load
+from infra.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,3 +64,15 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, words: list[str]) -> 
 def test_environment_that_names_no_setting(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"live\.batch_sise"):
         load(Outer, tmp_path / "none.toml", {"CLAWRL_LIVE__BATCH_SISE": "8"})
+
+
+def test_what_is_said_once_is_refused_where_it_would_do_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"train\.batch\.full_batch is 4: it follows pool\.batch_size here"):
+        load(Settings, write(tmp_path, "[train.batch]\nfull_batch = 4\n"), {})
+    made = load(Settings, write(tmp_path, "[pool]\nbatch_size = 4\n[samples]\nmax_train_tokens = 99\n"), {})
+    assert (made.trainer().batch.full_batch, made.trainer().batch.max_train_tokens) == (4, 99)
+
+
+def test_keys_in_the_environment_are_no_settings(tmp_path: Path) -> None:
+    environ = {"CLAWRL_JUDGE_API_KEY": "sk-1", "CLAWRL_API_KEY": "sk-2", "CLAWRL_HOME": "/x"}
+    assert load(Settings, tmp_path / "none.toml", environ) == Settings()

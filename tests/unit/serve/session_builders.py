@@ -69,13 +69,14 @@ class Scene:
     """A tracker with a clock and everything it said."""
 
     settings: TrackerSettings = field(default_factory=TrackerSettings)
+    train_cut_answers: bool = False
     now: float = START
     made: list[Made] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     count: int = 0
 
     def __post_init__(self) -> None:
-        self.tracker = Tracker(self.settings)
+        self.tracker = Tracker(self.settings, train_cut_answers=self.train_cut_answers)
 
     def ask(self, messages: list[Any], answer: Any, *, after: float = 5.0, **more: Any) -> str:
         """An exchange arrives; its id."""

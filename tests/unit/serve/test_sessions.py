@@ -316,7 +316,7 @@ def test_a_session_ends_when_told() -> None:
     ("more", "reason"),
     [
         ({"answer": "par", "finish_reason": "abort"}, "aborted"),
-        ({"answer": "cut", "finish_reason": "length"}, "length"),
+        ({"answer": "cut", "finish_reason": "length"}, "cut by length"),
         ({"answer": ""}, "empty answer"),
         ({"answer": "<think>hm"}, "empty answer"),
         ({"answer": None, "finish_reason": "error"}, "error"),
@@ -332,7 +332,7 @@ def test_turns_that_end_at_once(more: dict, reason: str) -> None:
 
 
 def test_truncated_answers_train_by_setting() -> None:
-    scene = Scene(TrackerSettings(train_truncated=True))
+    scene = Scene(train_cut_answers=True)
     first = scene.ask([user("hi")], "hello", finish_reason="length")
     scene.ask([user("hi"), says("hello"), user("go on")], "ok")
     assert scene.ended(first) == [] and scene.next_of(first) == "go on"
