@@ -1,8 +1,8 @@
 """A Megatron-Core GPT model from a Hugging Face config, that returns log-probs of chosen tokens only.
 
-What it does: maps Llama and Qwen3 configs, refuses by name whatever it does not map, and runs the output layer on the
-chosen positions alone, so that no [B, S, V] logits exist.
-What it leaves out: other families, scaled rotary embeddings, biases, experts.
+What it does: maps Llama, Qwen2 and Qwen3 configs, refuses by name whatever it does not map, and runs the output layer
+on the chosen positions alone, so that no [B, S, V] logits exist.
+What it leaves out: other families, biases but Qwen2's, rotary scaling but Llama 3's and the linear one, experts.
 
 Axes: B = sequences, S = longest sequence, N = chosen positions, V = vocabulary.
 """
@@ -24,7 +24,8 @@ from torch import Tensor
 from train.batch import TokenBatch
 from train.megatron.attention import CausalAttention
 
-_FAMILIES = ("llama", "qwen3")
+_FAMILIES = ("llama", "qwen2", "qwen3")
+_ROPES = ("default", "linear", "llama3")
 
 
 class ScoringModel(GPTModel):
@@ -53,11 +54,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not path.exists():
         raise ValueError(f"{folder} has no config.json: it must be a folder that transformers loads")
     config = orjson.loads(path.read_bytes())
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = rope_of(config).get("rope_type", "default")
     refused = {
         f"model_type {config.get('model_type')!r} (mapped: {', '.join(_FAMILIES)})": config.get("model_type")
         not in _FAMILIES,
-        f"rope type {rope.get('rope_type')!r}": rope.get("rope_type", "default") != "default",
+        f"rope type {kind!r} (mapped: {', '.join(_ROPES)})": kind not in _ROPES,
         "attention_bias": bool(config.get("attention_bias")),
         "mlp_bias": bool(config.get("mlp_bias")),
         f"hidden_act {config.get('hidden_act')!r}": config.get("hidden_act", "silu") != "silu",
@@ -69,6 +70,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     if faults:
         raise ValueError(f"{path}: not mapped to Megatron: {'; '.join(faults)}. Train another model, or add the map.")
     return config
+
+
+def rope_of(config: dict[str, Any]) -> dict[str, Any]:
+    """What a config says of its rotary embeddings, in transformers' newer or older place; its base is among it."""
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    return {"rope_theta": config.get("rope_theta") or 10000.0, **rope, "rope_type": kind}
 
 
 def head_width(config: dict[str, Any]) -> int:
@@ -91,6 +99,7 @@ def transformer_config(config: dict[str, Any], dtype: torch.dtype) -> Transforme
         gated_linear_unit=True,
         activation_func=F.silu,
         add_bias_linear=False,
+        add_qkv_bias=config["model_type"] == "qwen2",
         hidden_dropout=0.0,
         attention_dropout=0.0,
         tensor_model_parallel_size=parallel_state.get_tensor_model_parallel_world_size(),
@@ -116,16 +125,26 @@ def build(config: dict[str, Any], dtype: torch.dtype = torch.float32) -> Scoring
     mcore = transformer_config(config, dtype)
     spec = copy.deepcopy(get_gpt_layer_local_spec(qk_layernorm=mcore.qk_layernorm, normalization="RMSNorm"))
     spec.submodules.self_attention.submodules.core_attention = CausalAttention
-    rope = config.get("rope_parameters") or {}
+    rope = rope_of(config)
     model = ScoringModel(
         mcore,
         spec,
         vocab_size=config["vocab_size"],
         max_sequence_length=config["max_position_embeddings"],
         position_embedding_type="rope",
-        rotary_base=rope.get("rope_theta") or config.get("rope_theta") or 10000.0,
+        rotary_base=rope["rope_theta"],
+        seq_len_interpolation_factor=rope["factor"] if rope["rope_type"] == "linear" else None,
         share_embeddings_and_output_weights=bool(config.get("tie_word_embeddings")),
         pre_process=parallel_state.is_pipeline_first_stage(),
         post_process=parallel_state.is_pipeline_last_stage(),
     )
+    if rope["rope_type"] == "llama3":  # Megatron's own switch fixes all but the factor to Llama 3.1's numbers
+        rotary = model.rotary_pos_emb
+        rotary.inv_freq = rotary._apply_scaling(
+            rotary.inv_freq,
+            factor=rope["factor"],
+            low_freq_factor=rope["low_freq_factor"],
+            high_freq_factor=rope["high_freq_factor"],
+            original_max_position_embeddings=rope["original_max_position_embeddings"],
+        )
     return model.to(dtype)

@@ -24,14 +24,14 @@ COPIED = (".json", ".jinja", ".txt", ".model")  # a folder's files that travel w
 WEIGHTS = "model.safetensors"
 
 _LAYER: dict[str, tuple[tuple[str, ...], Join]] = {
-    "input_layernorm.weight": (("input_layernorm",), "same"),
-    "pre_mlp_layernorm.weight": (("post_attention_layernorm",), "same"),
-    "self_attention.linear_qkv.weight": (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "qkv"),
-    "self_attention.linear_proj.weight": (("self_attn.o_proj",), "same"),
-    "self_attention.q_layernorm.weight": (("self_attn.q_norm",), "same"),
-    "self_attention.k_layernorm.weight": (("self_attn.k_norm",), "same"),
-    "mlp.linear_fc1.weight": (("mlp.gate_proj", "mlp.up_proj"), "glu"),
-    "mlp.linear_fc2.weight": (("mlp.down_proj",), "same"),
+    "input_layernorm": (("input_layernorm",), "same"),
+    "pre_mlp_layernorm": (("post_attention_layernorm",), "same"),
+    "self_attention.linear_qkv": (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "qkv"),
+    "self_attention.linear_proj": (("self_attn.o_proj",), "same"),
+    "self_attention.q_layernorm": (("self_attn.q_norm",), "same"),
+    "self_attention.k_layernorm": (("self_attn.k_norm",), "same"),
+    "mlp.linear_fc1": (("mlp.gate_proj", "mlp.up_proj"), "glu"),
+    "mlp.linear_fc2": (("mlp.down_proj",), "same"),
 }
 _OUTER = {
     "embedding.word_embeddings.weight": "model.embed_tokens.weight",
@@ -47,8 +47,9 @@ def mapping(model: ScoringModel) -> Iterator[tuple[str, tuple[str, ...], Join]]:
             yield name, (_OUTER[name],), "same"
             continue
         _, _, layer, rest = name.split(".", 3)
-        parts, join = _LAYER[rest]
-        yield name, tuple(f"model.layers.{layer}.{part}.weight" for part in parts), join
+        module, kind = rest.rsplit(".", 1)  # kind: weight or bias
+        parts, join = _LAYER[module]
+        yield name, tuple(f"model.layers.{layer}.{part}.{kind}" for part in parts), join
 
 
 def load(folder: Path, model: ScoringModel) -> Iterator[tuple[str, Tensor]]:
@@ -65,8 +66,8 @@ def load(folder: Path, model: ScoringModel) -> Iterator[tuple[str, Tensor]]:
     for name, hf_names, join in mapping(model):
         parts = [files[where[hf_name]].get_tensor(hf_name).to(config.params_dtype) for hf_name in hf_names]
         if join == "qkv":
-            parts = [part.view(config.num_query_groups, -1, config.hidden_size) for part in parts]
-            yield name, torch.cat(parts, 1).view(-1, config.hidden_size)
+            parts = [part.unflatten(0, (config.num_query_groups, -1)) for part in parts]
+            yield name, torch.cat(parts, 1).flatten(0, 1)
         else:
             yield name, parts[0] if join == "same" else torch.cat(parts)
 
@@ -91,9 +92,9 @@ def to_hf(model: ScoringModel) -> Iterator[tuple[str, Tensor]]:
     for name, hf_names, join in mapping(model):
         tensor = parameters[name].detach()
         if join == "qkv":
-            grouped = tensor.view(groups, -1, config.hidden_size)
+            grouped = tensor.unflatten(0, (groups, -1))
             parts = [grouped[:, :queries], grouped[:, queries : queries + width], grouped[:, queries + width :]]
-            parts = [part.reshape(-1, config.hidden_size) for part in parts]
+            parts = [part.flatten(0, 1) for part in parts]
         else:
             parts = list(tensor.chunk(len(hf_names)))
         yield from zip(hf_names, (part.contiguous() for part in parts), strict=True)

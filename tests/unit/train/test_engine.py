@@ -17,7 +17,7 @@ from train.settings import OptimizerSettings
 SEQUENCES = [plain_sequence(make_sample(seed)) for seed in range(5)]
 
 
-@pytest.fixture(scope="module", params=["llama", "llama-untied", "qwen3"])
+@pytest.fixture(scope="module", params=["llama", "llama-untied", "qwen2", "qwen3"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     family, _, untied = request.param.partition("-")
     return make_model(tmp_path_factory.mktemp(request.param), family, tied=not untied)
@@ -65,6 +65,21 @@ def test_whole_distributions_agree_too(folder: Path, engine: Engine) -> None:
     with torch.no_grad():
         logp = reference(folder)(ids).logits[0].log_softmax(-1)[len(sequence.prompt_ids) - 1 : -1]
     assert torch.allclose(engine.distributions(sequence), logp, atol=2e-5)
+
+
+LLAMA3 = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+
+
+@pytest.mark.parametrize("rope", [{"rope_type": "linear", "factor": 3.0}, {"rope_type": "llama3", **LLAMA3}])
+def test_scaled_rotary_embeddings_agree_with_transformers(tmp_path: Path, rope: dict[str, object]) -> None:
+    folder = make_model(tmp_path / "scaled", rope_parameters={"rope_theta": 100.0, **rope})
+    plain = make_model(tmp_path / "plain", rope_parameters={"rope_theta": 100.0, "rope_type": "default"})
+    scaled, without = (Engine(each, OptimizerSettings()).score(SEQUENCES, 64) for each in (folder, plain))
+    model = reference(folder)
+    for sequence, found in zip(SEQUENCES, scaled, strict=True):
+        with torch.no_grad():
+            assert torch.allclose(found, by_transformers(model, sequence), atol=2e-5)
+    assert any((a - b).abs().max() > 1e-3 for a, b in zip(scaled, without, strict=True)), "the scaling does nothing"
 
 
 @pytest.mark.parametrize("budget", [1, 40, 10_000])

@@ -14,18 +14,22 @@ from train.megatron.engine import Engine
 VOCAB = 320
 
 
-def make_model(folder: Path, family: str = "llama", tied: bool = True, seed: int = 0) -> Path:
+def make_model(folder: Path, family: str = "llama", tied: bool = True, seed: int = 0, **more: object) -> Path:
     """2 layers, hidden 64, 4 heads, 2 key/value heads, a byte-level tokenizer."""
-    from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config  # slow, and not all need it
+    from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config  # slow, and not all need it
 
-    kind = {"llama": LlamaConfig, "qwen3": Qwen3Config}[family]
+    kind = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}[family]
     config = kind(
         vocab_size=VOCAB, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, head_dim=16, max_position_embeddings=512, tie_word_embeddings=tied,
-        initializer_range=0.1, bos_token_id=1, eos_token_id=2,
+        initializer_range=0.1, bos_token_id=1, eos_token_id=2, **more,
     )  # fmt: skip
     torch.manual_seed(seed)
-    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    for name, parameter in model.named_parameters():
+        if name.endswith(".bias"):  # zero as they come: one that is not mapped would not show
+            torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(folder)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
