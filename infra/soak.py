@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,7 +47,13 @@ def run(home: Home, console: Console, *, kills: int, seed: int) -> int:
     running = Running(home)
     with Progress(console=console) as progress:
         task = progress.add_task("kills", total=kills)
-        account = asyncio.run(soak(running, kills=kills, seed=seed, on_kill=lambda part: progress.advance(task, 1)))
+
+        def killed(part: str, number: int) -> None:
+            progress.update(task, completed=number)
+            if not console.is_terminal:  # bars move on a terminal only
+                console.print(f"{time.strftime('%H:%M:%S')} kill {number} of {kills}: {part}")
+
+        account = asyncio.run(soak(running, kills=kills, seed=seed, on_kill=killed))
     console.print(
         f"{len(account.accepted)} turns accepted, {account.failed} requests failed while a part was dead, "
         f"kills: {', '.join(f'{part} {count}' for part, count in sorted(account.kills.items()))}"
@@ -56,19 +63,19 @@ def run(home: Home, console: Console, *, kills: int, seed: int) -> int:
     return report(home, console, expect)
 
 
-async def soak(running: Running, *, kills: int, seed: int, talkers: int = 3, max_tokens: int = 48, on_kill=None,
+async def soak(running: Running, *, kills: int, seed: int, talkers: int = 3, max_tokens: int = 48, on_kill: Callable[[str, int], None] | None = None,
                gap_s: tuple[float, float] = (0.0, 8.0)) -> Account:  # fmt: skip
     """Talk with `talkers` conversations at once and kill a part every few seconds. Bounded by `kills`."""
     rng, account, over = random.Random(seed), Account(), asyncio.Event()
     talks = [asyncio.create_task(_talk(running, account, over, i, max_tokens)) for i in range(talkers)]
     order = [PARTS[i % len(PARTS)] for i in range(kills)]
     rng.shuffle(order)
-    for part in order:
+    for number, part in enumerate(order, 1):
         await _some_turns(account, talkers, running)
         await asyncio.sleep(rng.uniform(*gap_s))
         await _kill(running, part, account)
         if on_kill:
-            on_kill(part)
+            on_kill(part, number)
     await _some_turns(account, talkers, running)
     over.set()
     await asyncio.gather(*talks)

@@ -1,0 +1,159 @@
+"""One update from files: samples and weights in, new weights out. For debugging, and to read how a step goes.
+
+What it does: reads the samples, selects those that can train, computes gradients, steps, asks the gate, exports.
+What it leaves out: versions, leases and the object store (`train/trainer.py`): nothing is committed or registered.
+
+Run: python -m train.step --samples FILE.parquet --weights DIR [--out DIR] [--reference DIR] [--learning-rate 1e-5]
+                          [--optimizer FILE.safetensors]
+FILE is a shard of the dataset's `samples`, or any Parquet file with those columns. DIR is a folder that transformers
+loads. Without --out the step is only shown. --optimizer is read if it is there, and written after the step.
+"""
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import polars as pl
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from storage.arrow import from_row, schema
+from storage.records import Sample, new_id
+from train.settings import TrainSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Where an update comes from and goes to."""
+
+    samples: Path
+    weights: Path
+    out: Path | None = None  # must not exist
+    reference: Path | None = None  # what the KL term holds on to; none: `weights`
+    optimizer: Path | None = None
+
+
+def read_samples(path: Path) -> list[Sample]:
+    """The rows of a Parquet file. Raises ValueError that names the file, the row and what is wrong with it."""
+    try:
+        frame = pl.read_parquet(path)
+    except (OSError, pl.exceptions.PolarsError) as fault:
+        raise ValueError(f"{path} can't be read as Parquet: {fault}") from fault
+    missing = set(schema(Sample).names) - set(frame.columns)
+    if missing:
+        raise ValueError(f"{path} holds no samples: the columns {', '.join(sorted(missing))} are missing")
+    samples = []
+    for number, row in enumerate(frame.iter_rows(named=True)):
+        try:
+            samples.append(from_row(Sample, row))
+        except (ValueError, TypeError) as fault:
+            raise ValueError(f"{path}, row {number} ({row['sample_id']}): {fault}") from fault
+    return samples
+
+
+def step(files: Files, settings: TrainSettings, console: Console) -> dict[str, float]:
+    """One update; its metrics. Raises ValueError, with nothing written, where there is nothing to learn from, the
+    gradients must not be used, or the gate refuses the new weights."""
+    from train.gate import Gate, load_probes
+    from train.megatron.engine import Engine
+    from train.update import learn
+
+    if files.out is not None and files.out.exists():
+        raise ValueError(f"{files.out} exists: name a folder that does not, or remove it")
+    samples = read_samples(files.samples)
+    engine = Engine(files.weights, settings.optimizer)
+    if files.optimizer is not None and files.optimizer.exists():
+        engine.load_optimizer(files.optimizer, {})
+    kept = _select(samples, engine.vocab_size, settings, console)
+    reference = files.reference or files.weights
+    probes = load_probes(files.weights / "tokenizer.json")
+    with Progress(TextColumn("{task.description:<10}"), BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn(),
+                  console=console) as bars:  # fmt: skip
+        tasks: dict[str, int] = {}
+
+        def show(phase: str, done: int, total: int) -> None:
+            if phase not in tasks:
+                tasks[phase] = bars.add_task(phase, total=total)
+            bars.update(tasks[phase], completed=done, total=total)  # type: ignore[arg-type]
+
+        with engine.borrow(reference):
+            gate = Gate(settings.gate, probes, engine.distributions)
+        learned = learn(engine, kept, reference, settings, new_id(), show)
+        if learned.fault:
+            raise ValueError(f"these gradients must not be used: {learned.fault}")
+        engine.step()
+        engine.rest()
+        show("gate", 0, 1)
+        report = gate.check(engine)
+        show("gate", 1, 1)
+    metrics = {**learned.metrics, "kl_start": report.kl_start, "entropy": report.entropy}
+    _show(metrics, console)
+    if report.reason:
+        raise ValueError(f"the gate refuses the new weights: {report.reason}")
+    if files.out is not None:
+        engine.export(files.out, files.weights)
+        console.print(f"written: {files.out}")
+    if files.optimizer is not None:
+        engine.save_optimizer(files.optimizer, {})
+    return metrics
+
+
+def _select(samples: Sequence[Sample], vocab_size: int, settings: TrainSettings, console: Console) -> list[Sample]:
+    """Those that can train; says why of the others. Without a store each version counts as the head's ancestor."""
+    from train.batch import select
+
+    versions = {span.version for sample in samples for span in sample.versions}
+    kept, left_out = select(
+        samples,
+        head=max(versions, default=0),
+        lineage=versions,
+        consumed=(),
+        vocab_size=vocab_size,
+        settings=settings.batch,
+    )
+    console.print(f"{len(samples)} samples, {len(kept)} of them train")
+    for reason, count in Counter(left_out.values()).most_common():
+        console.print(f"  {count} left out: {reason}")
+    if not kept:
+        raise ValueError("nothing to learn from: no sample can train")
+    return kept
+
+
+def _show(metrics: dict[str, float], console: Console) -> None:
+    table = Table("metric", "value")
+    for name, value in metrics.items():
+        table.add_row(name, f"{value:.6g}")
+    console.print(table)
+
+
+def main() -> int:
+    """0 after a step, 2 where there was none."""
+    parser = argparse.ArgumentParser(prog="python -m train.step", description=__doc__.partition("\n")[0])
+    for name, needed in (("samples", True), ("weights", True), ("out", False), ("reference", False),
+                         ("optimizer", False)):  # fmt: skip
+        parser.add_argument(f"--{name}", type=Path, required=needed)
+    parser.add_argument("--learning-rate", type=float, default=TrainSettings().optimizer.learning_rate)
+    parser.add_argument("--max-train-tokens", type=int, default=TrainSettings().batch.max_train_tokens)
+    given = vars(parser.parse_args())
+    os.environ.update(TrainSettings.environment())  # before torch
+    base = TrainSettings()
+    try:
+        settings = replace(
+            base,
+            optimizer=replace(base.optimizer, learning_rate=given.pop("learning_rate")),
+            batch=replace(base.batch, max_train_tokens=given.pop("max_train_tokens")),
+        )
+        step(Files(**given), settings, Console())
+    except ValueError as fault:  # boundary: users get one line
+        print(f"step: {fault}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
