@@ -63,8 +63,16 @@ def run(home: Home, console: Console, *, kills: int, seed: int) -> int:
     return report(home, console, expect)
 
 
-async def soak(running: Running, *, kills: int, seed: int, talkers: int = 3, max_tokens: int = 48, on_kill: Callable[[str, int], None] | None = None,
-               gap_s: tuple[float, float] = (0.0, 8.0)) -> Account:  # fmt: skip
+async def soak(
+    running: Running,
+    *,
+    kills: int,
+    seed: int,
+    talkers: int = 3,
+    max_tokens: int = 48,
+    on_kill: Callable[[str, int], None] | None = None,
+    gap_s: tuple[float, float] = (0.0, 8.0),
+) -> Account:
     """Talk with `talkers` conversations at once and kill a part every few seconds. Bounded by `kills`."""
     rng, account, over = random.Random(seed), Account(), asyncio.Event()
     talks = [asyncio.create_task(_talk(running, account, over, i, max_tokens)) for i in range(talkers)]
