@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 
 from infra.home import Home
 
@@ -24,8 +25,8 @@ def _command(function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except (ValueError, ConnectionError) as fault:  # boundary: the command line
-            console.print(f"[red]clawrl:[/red] {fault}", markup=True, soft_wrap=True)
+        except (ValueError, OSError) as fault:  # boundary: the command line; OSError names its file
+            console.print(f"[red]clawrl:[/red] {escape(str(fault))}", markup=True, soft_wrap=True)
             sys.exit(1)
         except KeyboardInterrupt:
             console.print("\nstopped; what runs goes on (`clawrl status`, `clawrl down`)")

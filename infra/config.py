@@ -23,7 +23,7 @@ def load(cls: type[T], path: Path, environ: typing.Mapping[str, str] = os.enviro
     """Settings of `path` (none is fine), overridden by `environ`. Raises ValueError that names the key."""
     try:
         raw = tomllib.loads(path.read_text()) if path.exists() else {}
-    except tomllib.TOMLDecodeError as fault:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
         raise ValueError(f"{path}: not valid TOML: {fault}") from fault
     for name, value in environ.items():
         if name.startswith(PREFIX) and name not in _OWN:

@@ -55,9 +55,16 @@ def _say(what: str) -> None:
 
 
 def drain() -> None:
-    """Let the trainer finish its step and its save, and the learner its journal."""
-    from serve import actors
+    """Let the gateway finish its answers, the learner its journal, and the trainer its step and its save."""
+    from ray import serve
+    from ray.serve.exceptions import RayServeException
 
+    from serve import actors, app
+
+    try:
+        serve.delete(app.GATEWAY)
+    except (ValueError, TimeoutError, ray.exceptions.RayError, RayServeException) as fault:
+        print(f"drain: gateway: {fault}", flush=True)  # boundary: as below
     for name, method in ((actors.LEARNER, "stop"), (actors.TRAINER, "close")):
         try:
             ray.get(getattr(ray.get_actor(name, actors.NAMESPACE), method).remote(), timeout=80)

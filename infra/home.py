@@ -96,16 +96,26 @@ class Home:
 
     def state(self) -> State | None:
         """What `up` wrote, whether it still runs or not."""
+        path = self.run / "state.json"
         try:
-            raw: dict[str, Any] = json.loads((self.run / "state.json").read_text())
+            raw: dict[str, Any] = json.loads(path.read_text())
+            return State(**{**raw, "processes": tuple(Started(**process) for process in raw["processes"])})
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return State(**{**raw, "processes": tuple(Started(**process) for process in raw["processes"])})
+        except (ValueError, TypeError, KeyError) as fault:
+            raise ValueError(
+                f"{path}, which says what runs, is damaged ({type(fault).__name__}: {fault}). End what still runs of "
+                f"it (`pgrep -af {self.root}` finds most of it) and remove the file, then `clawrl up`. "
+                "Nothing else is lost."
+            ) from fault
 
     def write_state(self, state: State) -> None:
         """Atomically: a reader sees the old or the new one."""
         part = self.run / "state.json.part"
-        part.write_text(json.dumps(asdict(state), indent=1))
+        with part.open("w") as file:
+            json.dump(asdict(state), file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
         part.rename(self.run / "state.json")
 
     @contextmanager

@@ -50,6 +50,14 @@ class ServerSettings:
                 f"server.host is {self.host!r}: this command binds to loopback only. Put a proxy with TLS in front."
             )
 
+        given: dict[int, str] = {}
+        for part, port in self.ports().items():
+            if not 0 <= port <= 65535:
+                raise ValueError(f"server.{part}_port is {port}: ports are from 1 to 65535, 0 chooses a free one")
+            if port and port in given:
+                raise ValueError(f"server.{part}_port and server.{given[port]}_port are both {port}: set another")
+            given[port] = part
+
     def ports(self) -> dict[str, int]:
         """Port by part; 0 where it is to be chosen."""
         return {name: getattr(self, f"{name}_port") for name in ("gateway", "mlflow", "s3", "ray")}

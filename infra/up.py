@@ -112,6 +112,7 @@ def stop(home: Home, console: Console) -> None:
             return
         began = time.monotonic()
         if any(started.name == "ray" and started.process() for started in state.processes):
+            console.print("  [bold]gateway[/bold]      lets running answers end")
             console.print("  [bold]learner[/bold]      lets a running step finish, saves the optimiser's state")
             _drain(home, state)
         _end(home, state)
@@ -264,7 +265,7 @@ def _drain(home: Home, state: State) -> None:
     command = [sys.executable, "-m", "infra.deploy", str(home.root), "--drain"]
     with (home.logs / "deploy.log").open("ab") as log:
         try:
-            subprocess.run(command, env=environ, stdout=log, stderr=log, timeout=90, check=False)
+            subprocess.run(command, env=environ, stdout=log, stderr=log, timeout=130, check=False)
         except subprocess.TimeoutExpired:
             return
 

@@ -116,6 +116,7 @@ class PolicyDeployment:
     num_replicas=1,
     max_ongoing_requests=1000,
     graceful_shutdown_timeout_s=30,
+    graceful_shutdown_wait_loop_s=0.2,
     health_check_period_s=5,
     ray_actor_options={"num_cpus": 0},
 )

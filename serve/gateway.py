@@ -126,6 +126,8 @@ class Gateway:
 
     async def _route(self, http: Http) -> None:
         if http.path == "/healthz":
+            if http.method not in ("GET", "HEAD"):
+                raise ApiError(405, "/healthz takes GET only.", headers={"allow": "GET"})
             return await self._health(http)
         handler = self._routes.get((http.method, http.path))
         if handler is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from serve.answering import Answer, Shown
-from serve.api_error import ApiError
+from serve.api_error import ApiError, wrong
 from serve.engine_client import Chunk, EngineClient, EngineDown, EngineError
 
 log = logging.getLogger("clawrl.gateway")
@@ -142,6 +142,8 @@ class Generation:
 def _broke(answer: Answer, error: EngineError) -> ApiError:
     """The engine can't go on: how the client is told."""
     answer.error = str(error)
+    if "grammar" in answer.error.lower():  # the engine says 5xx, but the same request would fail again
+        return wrong("response_format", f"The engine can't keep to this response_format: {error}")
     if isinstance(error, EngineDown) or error.status >= 500:
         return ApiError(503, f"The model can't answer now: {error}", headers={"retry-after": "5"})
     return ApiError(error.status, str(error))

@@ -78,19 +78,24 @@ class Learner:
         self.journal = JournalWriter(
             settings.journal_root, settings.model, "learner", on_alarm=lambda text: self.alarms.raise_("journal", text)
         )
-        self.tail = JournalTail(settings.journal_root, settings.model)
-        self.tracker = Tracker(settings.tracker, train_cut_answers=settings.samples.train_cut_answers)
         self.renderer = Renderer(settings.model_dir, settings.template)
-        self.turns, self.pool = TurnBook(), Pool(settings.pool)
-        self.probation = Probation(settings.probation)
-        self.to_judge: asyncio.Queue[NextState] = asyncio.Queue()  # bounded by the open turns; its length is the lag
         self.judged = 0
         self.training_since: float | None = None
         self.last_update: dict[str, Any] | None = None
-        self._sample_of: dict[str, str] = {}  # sample id -> exchange id, for samples that are not consumed yet
-        self._unread: deque[JournalEvent] = deque()
+        self._begin()
         self._reading = threading.Lock()
         self._stop = asyncio.Event()
+
+    def _begin(self) -> None:
+        """Know nothing yet. A recovery that broke off begins here again: nothing of the journal is passed over."""
+        settings = self.settings
+        self.tail = JournalTail(settings.journal_root, settings.model)
+        self.tracker = Tracker(settings.tracker, train_cut_answers=settings.samples.train_cut_answers)
+        self.turns, self.pool = TurnBook(), Pool(settings.pool)
+        self.probation = Probation(settings.probation)
+        self.to_judge: asyncio.Queue[NextState] = asyncio.Queue()  # bounded by the open turns; its length is the lag
+        self._sample_of: dict[str, str] = {}  # sample id -> exchange id, for samples that are not consumed yet
+        self._unread: deque[JournalEvent] = deque()
 
     async def run(self) -> None:
         """Recover, then learn until `stop()`."""
@@ -119,9 +124,13 @@ class Learner:
 
     async def recover(self) -> None:
         """Replay the open segments: turns, pending judgements and untrained samples come back."""
+        self._begin()
         await asyncio.to_thread(self.lineage.settle)
         events = await asyncio.to_thread(self.tail.poll)
         past = replay(events)
+        for event in events:
+            if event.kind == "alarm":
+                self._hear_alarm(event)
         head = self.lineage.head.number if self.lineage.head else 0
         if head and self.lineage.live == head:
             self.probation.begin(head)
@@ -156,13 +165,27 @@ class Learner:
             exchange = self.turns.get(next_state.exchange_id)
             if exchange is None:
                 continue
-            item = JudgeInput(
-                exchange_id=exchange.exchange_id,
-                question=question_of(exchange.messages),
-                answer=text_of(exchange.answer.get("content")) if exchange.answer else "",
-                next_state=next_state,
-            )
-            self._made(await self._verdict(item), exchange.version)
+            try:
+                await self._judge(exchange, next_state)
+            except Exception as fault:  # boundary: one turn that can't be judged must not end the judging
+                log.exception("turn %s can't be judged", exchange.exchange_id)
+                self._dispose(
+                    [
+                        Disposition(
+                            exchange_id=exchange.exchange_id, sample_id=None, reason="unjudged",
+                            detail=f"judging it failed: {type(fault).__name__}: {fault}"[:500], decided_at=time.time(),
+                        )
+                    ]
+                )  # fmt: skip
+
+    async def _judge(self, exchange: Exchange, next_state: NextState) -> None:
+        item = JudgeInput(
+            exchange_id=exchange.exchange_id,
+            question=question_of(exchange.messages),
+            answer=text_of(exchange.answer.get("content")) if exchange.answer else "",
+            next_state=next_state,
+        )
+        self._made(await self._verdict(item), exchange.version)
 
     async def learn(self) -> None:
         """A step as soon as a batch is due; the parent is always the head."""
@@ -225,6 +248,13 @@ class Learner:
             self._take(self.tracker.feedback(event.record, now))
         elif event.kind == "session_done":
             self._take(self.tracker.session_done(event.record["tenant"], event.record["session_id"], now))
+        elif event.kind == "alarm":
+            self._hear_alarm(event)
+
+    def _hear_alarm(self, event: JournalEvent) -> None:
+        """Lines of the journal that can't be read are for somebody to look at; other alarms their own parts show."""
+        if event.record.get("source") == "journal" and "can't be read" in str(event.record.get("text")):
+            self.alarms.raise_("journal lines", str(event.record["text"]))
 
     def _take(self, made: list[Turn | NextState | Disposition]) -> None:
         for record in made:

@@ -132,7 +132,13 @@ def pieces(message: Message) -> list[Piece]:
         return [Piece("assistant", text, calls)] if text.strip() or calls else []
     if role == "tool":
         text = without_ephemeral(text_of(content), user=False)
-        return [Piece("tool", text, call_id=message.get("tool_call_id"), name=message.get("name"))]
+        call_id, name = message.get("tool_call_id"), message.get("name")
+        return [
+            Piece(
+                "tool", text,
+                call_id=call_id if isinstance(call_id, str) else None, name=name if isinstance(name, str) else None,
+            )
+        ]  # fmt: skip
     if role == "system":
         return [Piece("system", text_of(content))]
     return _user_pieces(content)
@@ -287,15 +293,20 @@ def _without_summary(text: str) -> str:
 def _calls(message: Message) -> Iterator[str]:
     """An answer's tool calls as canonical lines."""
     for call in message.get("tool_calls") or ():
-        function = call.get("function") or call
-        yield _call_line(function.get("name"), function.get("arguments"))
+        yield _one_call(call.get("function") or call if isinstance(call, Mapping) else call)
     if old := message.get("function_call"):
-        yield _call_line(old.get("name"), old.get("arguments"))
+        yield _one_call(old)
     content = message.get("content")
     if isinstance(content, Sequence) and not isinstance(content, str):
         for part in content:
             if isinstance(part, Mapping) and part.get("type") in _TOOL_CALL_PARTS:
                 yield _call_line(part.get("name"), part.get("input", part.get("arguments")))
+
+
+def _one_call(function: Any) -> str:
+    if isinstance(function, Mapping):
+        return _call_line(function.get("name"), function.get("arguments"))
+    return _call_line(None, function)  # of no known form: it is told apart from others all the same
 
 
 def _call_line(name: Any, arguments: Any) -> str:
@@ -304,12 +315,13 @@ def _call_line(name: Any, arguments: Any) -> str:
 
 def _json_value(arguments: Any) -> str:
     """Arguments as a JSON value: key order, spacing and escapes don't count, 1 and 1.0 are one (JavaScript's view)."""
-    if isinstance(arguments, str):
-        try:
+    given = arguments
+    try:
+        if isinstance(arguments, str):
             arguments = orjson.loads(arguments) if arguments.strip() else {}
-        except orjson.JSONDecodeError:
-            return fold(arguments)
-    return orjson.dumps(_plain(arguments if arguments is not None else {}), option=orjson.OPT_SORT_KEYS).decode()
+        return orjson.dumps(_plain(arguments if arguments is not None else {}), option=orjson.OPT_SORT_KEYS).decode()
+    except (orjson.JSONDecodeError, TypeError, RecursionError):  # no JSON, or nested deeper than orjson writes
+        return fold(given) if isinstance(given, str) else "?"
 
 
 def _plain(value: Any) -> Any:
@@ -334,7 +346,9 @@ def _tool_texts(messages: Sequence[Message], callers: Sequence[Message]) -> list
 
 def _call_names(message: Message) -> Iterator[tuple[str, str]]:
     for call in message.get("tool_calls") or ():
-        yield str(call.get("id")), str((call.get("function") or call).get("name"))
+        if isinstance(call, Mapping):
+            function = call.get("function") or call
+            yield str(call.get("id")), str(function.get("name") if isinstance(function, Mapping) else None)
     content = message.get("content")
     if isinstance(content, Sequence) and not isinstance(content, str):
         for part in content:

@@ -43,7 +43,7 @@ def _arguments(given: Any, form: str) -> Any:
     if isinstance(given, str) and form == "object":
         try:
             parsed = json.loads(given) if given.strip() else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             return given
         return parsed if isinstance(parsed, dict) else given
     if not isinstance(given, str) and form == "string":

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from serve.api_error import ApiError, type_name, wrong
-from serve.openai_messages import read_messages, read_tool_choice, read_tools
+from serve.openai_messages import MAX_DEPTH, read_messages, read_tool_choice, read_tools, too_deep
 
 __all__ = ["ApiError", "ChatRequest", "parse_chat", "parse_object", "wrong"]
 
@@ -89,6 +89,8 @@ def parse_object(data: bytes) -> dict[str, Any]:
         body = _lenient(data, error)
     if not isinstance(body, dict):
         raise ApiError(400, f"The body must be a JSON object, not {type_name(body)}.", code="invalid_json")
+    if too_deep(body):
+        raise ApiError(400, f"The body is nested deeper than {MAX_DEPTH} levels.", code="invalid_json")
     return body
 
 
@@ -213,8 +215,8 @@ def _logit_bias(value: Any, vocab_size: int) -> dict[str, float] | None:
     if not isinstance(value, dict):
         raise wrong("logit_bias", f"logit_bias must map token ids to numbers, not be {type_name(value)}.")
     for token, bias in value.items():
-        if not token.isdigit() or int(token) >= vocab_size:
-            raise wrong("logit_bias", f"logit_bias names {token!r}, but token ids are from 0 to {vocab_size - 1}.")
+        if not (token.isascii() and token.isdigit() and len(token) <= 9 and int(token) < vocab_size):
+            raise wrong("logit_bias", f"logit_bias names {token[:20]!r}, but token ids are from 0 to {vocab_size - 1}.")
         if isinstance(bias, bool) or not isinstance(bias, int | float) or not -100 <= bias <= 100:
             raise wrong("logit_bias", f"logit_bias of token {token} must be a number from -100 to 100.")
     return value

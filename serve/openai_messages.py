@@ -5,11 +5,14 @@ What it leaves out: what the model's template makes of them (`serve/normal_form.
 
 from typing import Any
 
+import orjson
+
 from serve.api_error import type_name, wrong
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 MAX_TOOLS = 256
+MAX_DEPTH = 100  # of JSON inside JSON; deeper than any tool's arguments or schema, and far from what parsers can't take
 
 
 def read_messages(value: Any) -> list[dict[str, Any]]:
@@ -36,8 +39,12 @@ def _message(message: Any, where: str) -> None:
             _part(part, f"{where}.content[{at}]")
     elif content is not None and not isinstance(content, str):
         raise wrong(f"{where}.content", f"{where}.content must be a string or an array, not {type_name(content)}.")
-    if role == "tool" and not isinstance(message.get("tool_call_id", ""), str):
-        raise wrong(f"{where}.tool_call_id", f"{where}.tool_call_id must be a string.")
+    for name in ("tool_call_id", "name"):
+        if not isinstance(message.get(name), str | None):
+            raise wrong(f"{where}.{name}", f"{where}.{name} must be a string, not {type_name(message[name])}.")
+    old = message.get("function_call")
+    if old is not None:
+        _function(old, f"{where}.function_call")
     if calls is not None:
         if not isinstance(calls, list):
             raise wrong(f"{where}.tool_calls", f"{where}.tool_calls must be an array, not {type_name(calls)}.")
@@ -61,8 +68,39 @@ def _call(call: Any, where: str) -> None:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise wrong(where, f"{where} must be an object with function.name and function.arguments.")
-    if not isinstance(function.get("arguments", ""), str | dict):
-        raise wrong(f"{where}.function.arguments", f"{where}.function.arguments must be JSON in a string.")
+    if not isinstance(call.get("id"), str | None):
+        raise wrong(f"{where}.id", f"{where}.id must be a string, not {type_name(call['id'])}.")
+    _function(function, f"{where}.function")
+
+
+def _function(function: Any, where: str) -> None:
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise wrong(where, f"{where} must be an object with name and arguments.")
+    arguments = function.get("arguments", "")
+    if not isinstance(arguments, str | dict):
+        raise wrong(f"{where}.arguments", f"{where}.arguments must be JSON in a string.")
+    if isinstance(arguments, str) and arguments.count("{") + arguments.count("[") > MAX_DEPTH:
+        try:
+            shallow = not too_deep(orjson.loads(arguments))
+        except orjson.JSONDecodeError as fault:  # text that is no JSON is taken as it is
+            shallow = "depth limit" not in str(fault)
+        if not shallow:
+            raise wrong(f"{where}.arguments", f"{where}.arguments is nested deeper than {MAX_DEPTH} levels.")
+
+
+def too_deep(value: Any) -> bool:
+    """Whether objects and arrays lie more than MAX_DEPTH levels inside each other."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def read_tools(value: Any) -> list[dict[str, Any]] | None:

@@ -9,8 +9,9 @@ the answer that it goes on from stands in its request. Only digests are kept. Id
 that a replay makes the same ones.
 """
 
+import logging
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from serve.anchor_search import Anchor, Search, where
@@ -25,6 +26,8 @@ from storage.records import Disposition, Exchange, NextState, Relation, Turn
 Made = Turn | NextState | Disposition
 
 NO_NEXT_STATE = "no next state"
+log = logging.getLogger(__name__)
+UNREADABLE = "unreadable"  # its messages have a form that the tracker does not know
 CUT = "cut by length"  # the answer was cut off at its length limit
 NOT_KEPT = "not kept"
 TOO_OLD = "too old"
@@ -88,6 +91,9 @@ class Tracker:
         """An exchange was journaled. One that is known already changes nothing."""
         if exchange.exchange_id in self._nodes or exchange.exchange_id in self._waiting:
             return []
+        return self._guarded(exchange, now, lambda: self._take_up(exchange, now))
+
+    def _take_up(self, exchange: Exchange, now: float) -> list[Made]:
         shape = shape_of(exchange.messages or [])
         if self._search.must_wait(exchange, shape):
             self._waiting[exchange.exchange_id] = Waiting(
@@ -133,7 +139,8 @@ class Tracker:
         for event in past.happened:
             made += self.tick(event.at)
             if event.kind == "exchange":
-                made += self._again(event.record.exchange_id, past)
+                record = event.record
+                made += self._guarded(record, event.at, lambda id=record.exchange_id: self._again(id, past))
             elif event.kind == "feedback":
                 made += self.feedback(event.record, event.at)
             else:
@@ -162,7 +169,27 @@ class Tracker:
 
     # ------------------------------------------------------------------ one turn
 
+    def _guarded(self, exchange: Exchange, now: float, work: Callable[[], list[Made]]) -> list[Made]:
+        """One turn that can't be read must not stop the others: it is ended, by name."""
+        try:
+            return work()
+        except Exception as fault:  # boundary: what clients send is theirs to shape, and stands in the journal for good
+            log.exception("turn %s can't be placed", exchange.exchange_id)
+            self._waiting.pop(exchange.exchange_id, None)
+            if node := self._nodes.get(exchange.exchange_id):
+                node.ended = UNREADABLE
+                node.session.open.pop(node.exchange_id, None)
+            detail = f"its messages can't be read: {type(fault).__name__}: {fault}"[:500]
+            return [
+                Disposition(
+                    exchange_id=exchange.exchange_id, sample_id=None, reason=UNREADABLE, detail=detail, decided_at=now
+                )
+            ]
+
     def _decide(self, exchange: Exchange, shape: Shape, now: float, *, late: bool = False) -> list[Made]:
+        return self._guarded(exchange, now, lambda: self._place(exchange, shape, now, late))
+
+    def _place(self, exchange: Exchange, shape: Shape, now: float, late: bool) -> list[Made]:
         kind = _kind_of(exchange)
         position = self._position(exchange, shape, kind, late)
         anchor = position.anchor

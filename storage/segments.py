@@ -40,6 +40,7 @@ KINDS: dict[str, type | None] = {
     "session_done": None,  # {"tenant", "session_id", "at"}
     "alarm": None,  # {"source", "text", "at"}
 }
+_STRINGS = {"session_done": ("tenant", "session_id")}  # of the records without a class: what readers rely on
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +93,17 @@ def parse(line: bytes, version: int, path: Path) -> JournalEvent:
         kind, at = obj["kind"], obj["at"]
         if kind not in KINDS:
             raise ValueError(f"unknown kind {kind!r} (known: {', '.join(KINDS)})")
-        cls = KINDS[kind]
-        return JournalEvent(kind, obj["record"] if cls is None else from_json(cls, obj["record"]), version, path, at)
+        if isinstance(at, bool) or not isinstance(at, int | float):
+            raise ValueError(f"at is {at!r}: it must be Unix seconds")
+        cls, record = KINDS[kind], obj["record"]
+        if cls is not None:
+            return JournalEvent(kind, from_json(cls, record), version, path, at)
+        if not isinstance(record, dict):
+            raise ValueError(f"the record is {type(record).__name__}: it must be an object")
+        for name in _STRINGS.get(kind, ()):
+            if not isinstance(record.get(name), str):
+                raise ValueError(f"the record's {name} is {record.get(name)!r}: it must be a string")
+        return JournalEvent(kind, record, version, path, at)
     except (ValueError, TypeError, KeyError, AttributeError) as fault:  # the boundary: what lies on the disk
         text = f"{path.name}: a line of {len(line)} bytes can't be read: {type(fault).__name__}: {fault}"
         now = time.time()

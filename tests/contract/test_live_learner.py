@@ -16,11 +16,13 @@ import pytest
 
 from infra.model import default_dir
 from judge import JudgeInput, JudgeSettings, make_judge
+from serve import live
 from serve.batches import PoolSettings
 from serve.lineage import Lineage
 from serve.live import Learner, LiveSettings
 from serve.probation import ProbationSettings
 from serve.rendering import Renderer
+from serve.sessions import Tracker
 from storage.audit import audit
 from storage.journal import JournalWriter
 from storage.objects import ObjectStore, StoreSettings
@@ -315,3 +317,40 @@ async def test_samples_of_two_skipped_batches_are_quarantined(world: World) -> N
         assert any(alarm.source == "gate" for alarm in learner.alarms.active())
     found = world.audit()
     assert found.ok, str(found)
+
+
+async def test_a_recovery_that_breaks_off_begins_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(2):
+        world.gateway.conversation(f"r{i}", BAD)
+    async with Running(world.learner(), killed=True) as learner:
+        await until(lambda: len(learner.pool) == 2, "two samples")
+    learner, restore, broken = world.learner(), Tracker.restore, []
+
+    def breaks_once(self: Tracker, *given: Any) -> Any:
+        if not broken:
+            broken.append(1)
+            raise OSError("a passing fault")
+        return restore(self, *given)
+
+    monkeypatch.setattr(Tracker, "restore", breaks_once)
+    async with Running(learner):
+        await until(lambda: learner.alarms.active(), "an alarm")
+        assert "a passing fault" in learner.alarms.active()[0].text
+        await until(lambda: len(learner.pool) == 2 and not learner.alarms.active(), "both samples to be back")
+        world.gateway.conversation("r2", BAD)
+        world.gateway.conversation("r3", BAD)
+        await until(lambda: learner.lineage.live == 1, "version 1")
+    assert world.audit().ok
+
+
+async def test_one_turn_that_cannot_be_judged_stops_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = live.question_of
+    monkeypatch.setattr(live, "question_of", lambda messages: real(messages) if "j0" not in str(messages) else 1 / 0)
+    monkeypatch.setattr(world, "settings", replace(world.settings, judge_at_once=1))
+    async with Running(world.learner()) as learner:
+        world.gateway.conversation("j0", BAD)
+        for i in range(1, 5):
+            world.gateway.conversation(f"j{i}", BAD)
+        await until(lambda: learner.lineage.live == 1, "version 1, of the four others")
+        assert learner.turns.ended["unjudged"] == 1
+    assert world.audit().ok

@@ -76,3 +76,23 @@ def test_what_is_said_once_is_refused_where_it_would_do_nothing(tmp_path: Path) 
 def test_keys_in_the_environment_are_no_settings(tmp_path: Path) -> None:
     environ = {"CLAWRL_JUDGE_API_KEY": "sk-1", "CLAWRL_API_KEY": "sk-2", "CLAWRL_HOME": "/x"}
     assert load(Settings, tmp_path / "none.toml", environ) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("gateway_port = 70000", "server.gateway_port is 70000: ports are from 1 to 65535"),
+        ("s3_port = -1", "server.s3_port is -1"),
+        ("s3_port = 8700", "server.s3_port and server.gateway_port are both 8700"),
+    ],
+)
+def test_ports_that_cannot_be(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        load(Settings, write(tmp_path, f"[server]\n{text}\n"), {})
+    assert load(Settings, write(tmp_path, "[server]\ngateway_port = 0\ns3_port = 0\n"), {})
+
+
+def test_settings_that_are_no_text_name_their_file(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=r"config\.toml: not valid TOML"):
+        load(Settings, tmp_path / "config.toml", {})

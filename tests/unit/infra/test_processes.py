@@ -81,3 +81,21 @@ def test_keys_are_made_once_and_private(tmp_path: Path) -> None:
     key = home.secret("api_key")
     assert key.startswith("sk-claw-") and home.secret("api_key") == key
     assert (home.root / "api_key").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"instance": "x", "proc', "[]"])
+def test_a_damaged_state_names_its_file_and_the_way_out(tmp_path: Path, text: str) -> None:
+    home = Home(tmp_path / "h").make()
+    (home.run / "state.json").write_text(text)
+    with pytest.raises(ValueError, match=r"state\.json, which says what runs, is damaged .*remove the file"):
+        home.state()
+
+
+@pytest.mark.parametrize("given", ["/proc/x", "/tmp/x[/foo]"])
+def test_odd_homes_end_in_one_line(given: str) -> None:
+    from click.testing import CliRunner
+
+    from infra.cli import main
+
+    done = CliRunner().invoke(main, ["--home", given, "up" if given.startswith("/proc") else "audit"])
+    assert done.exit_code == 1 and done.output.startswith("clawrl:") and given in done.output.replace("\n", "")

@@ -155,3 +155,23 @@ def test_a_real_size_request_is_quick() -> None:
     best_s = min(took() for _ in range(20))
     print(f"a 50 KB request boils down in {best_s * 1000:.2f} ms")
     assert best_s < 0.01
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "assistant", "content": "x", "function_call": "foo"},
+        {"role": "assistant", "tool_calls": ["foo", {"function": "foo"}, {"id": {}, "function": {"name": []}}]},
+        {
+            "role": "assistant",
+            "tool_calls": [{"function": {"name": "f", "arguments": 300 * '{"a":' + "1" + 300 * "}"}}],
+        },
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 2000 * "[" + 2000 * "]"}}]},
+        {"role": "function", "content": "x", "tool_call_id": {}, "name": []},
+    ],
+)
+def test_what_older_gateways_took_can_be_read(message: dict) -> None:
+    assert canonical(message) and not is_ephemeral(message)
+    found = next_state_of([message, user("ok")] if message["role"] == "function" else [user("ok")], [message])
+    assert found is not None and "ok" in found[1]
+    assert shape_of([user("q"), message, user("ok")]).conversation != shape_of([user("q"), user("ok")]).conversation

@@ -33,6 +33,37 @@ def body(**fields: Any) -> dict[str, Any]:
         ({"messages": [{"role": "assistant", "tool_calls": {}}]}, "messages[0].tool_calls"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"id": "x"}]}]}, "messages[0].tool_calls[0]"),
         ({"messages": [{"role": "tool", "content": "x", "tool_call_id": 3}]}, "messages[0].tool_call_id"),
+        ({"messages": [{"role": "function", "content": "x", "tool_call_id": {}}]}, "messages[0].tool_call_id"),
+        ({"messages": [{"role": "user", "content": "x", "name": 3}]}, "messages[0].name"),
+        ({"messages": [{"role": "assistant", "content": "x", "function_call": "foo"}]}, "messages[0].function_call"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"id": {}, "function": {"name": "f"}}]}]},
+            "messages[0].tool_calls[0].id",
+        ),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "assistant",
+                        "tool_calls": [{"function": {"name": "f", "arguments": 300 * '{"a":' + "1" + 300 * "}"}}],
+                    }
+                ]
+            },
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "assistant",
+                        "tool_calls": [{"function": {"name": "f", "arguments": 2000 * "[" + 2000 * "]"}}],
+                    }
+                ]
+            },
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+        ({"logit_bias": {"²": 1}}, "logit_bias"),
+        ({"logit_bias": {"1" * 5000: 1}}, "logit_bias"),
         ({"temperature": "hot"}, "temperature"),
         ({"temperature": True}, "temperature"),
         ({"temperature": 2.5}, "temperature"),
@@ -171,3 +202,13 @@ def test_a_whole_answer_is_what_the_official_client_reads() -> None:
     answer = ChatCompletion.model_validate_json(data)
     assert answer.choices[0].message.tool_calls is not None
     assert answer.usage is not None and answer.usage.total_tokens == 7
+
+
+@pytest.mark.parametrize("depth", [101, 300, 1000])
+def test_what_is_nested_too_deep_is_refused(depth: int) -> None:
+    schema = depth * '{"properties":' + "{}" + depth * "}"
+    body = f'{{"response_format": {{"type": "json_schema", "json_schema": {{"schema": {schema}}}}}}}'
+    with pytest.raises(ApiError, match="nested deeper than 100 levels") as fault:
+        parse_object(body.encode())
+    assert fault.value.status == 400
+    assert parse_object(b'{"a": ' + 99 * b"[" + 99 * b"]" + b"}")

@@ -1,8 +1,11 @@
 """The tracker, rule by rule."""
 
+from typing import Any
+
 import pytest
 
-from serve.sessions import TrackerSettings
+from serve import sessions
+from serve.sessions import Tracker, TrackerSettings
 from storage.records import Disposition, NextState, Turn
 from tests.unit.serve.session_builders import START, Scene, calls, result, says, system, user
 
@@ -509,3 +512,26 @@ def test_a_script_may_ask_the_same_thing_very_often() -> None:
     scene.ask([user("1+1?"), says("answer 1999"), user("right")], "ok")
     assert scene.next_of(ids[-1]) == "right"
     assert scene.tracker.snapshot()["remembered_turns"] == 2_001
+
+
+def test_a_turn_that_cannot_be_read_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = sessions.shape_of
+
+    def shape_of(messages: list) -> Any:
+        if "poison" in str(messages):
+            raise AttributeError("'str' object has no attribute 'get'")
+        return real(messages)
+
+    monkeypatch.setattr(sessions, "shape_of", shape_of)
+    scene = Scene()
+    first = scene.ask([user("hi")], "hello there")
+    bad = scene.ask([user("poison")], "what")
+    scene.ask([user("hi"), says("hello there"), user("no, shorter")], "hey")
+    assert scene.next_of(first) == "no, shorter" and scene.ended(bad) == [sessions.UNREADABLE]
+
+    again = Tracker()
+    exchanges = [event for event in scene.events if event.kind == "exchange"]
+    made = again.restore(exchanges, scene.now)  # as if nothing had been said of them yet
+    assert [r.content for r in made if isinstance(r, NextState)] == ["no, shorter"]
+    assert [r.reason for r in made if isinstance(r, Disposition)] == [sessions.UNREADABLE]
+    assert again.restore(scene.events, scene.now) == [], "said once, not again"
