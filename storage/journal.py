@@ -134,7 +134,7 @@ class JournalWriter:
         self._syncer.join(timeout_s)
         left = len(self._backlog) + len(self._queue)
         if left:
-            self._on_alarm(f"journal: closed with {left} records that {self.root} would not take; they are lost")
+            self._say(f"journal: closed with {left} records that {self.root} would not take; they are lost")
         atexit.unregister(self.close)
 
     def __enter__(self) -> "JournalWriter":
@@ -215,7 +215,7 @@ class JournalWriter:
             if future is not None:
                 future.set_result(False)
         if first:
-            self._on_alarm(
+            self._say(
                 f"journal: {self.root} does not take records: {fault}. They wait in memory, up to "
                 f"{self._max >> 20} MiB, and answers go on with x-recorded: false. Free some space there."
             )
@@ -225,14 +225,20 @@ class JournalWriter:
             since, self._failed_at = self._failed_at, None
         if since is not None:
             late_s = time.time() - since
-            self._on_alarm(f"journal: {self.root} takes records again after {late_s:.1f} s; {self.lost} were lost")
+            self._say(f"journal: {self.root} takes records again after {late_s:.1f} s; {self.lost} were lost")
+
+    def _say(self, text: str) -> None:
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # a log on the same full disk must not end the thread that writes
+            self._on_alarm(text)
 
     def _alarm_lost(self, kind: str) -> None:
         if time.monotonic() - self._full_alarm_at < 10:
             return
         self._full_alarm_at = time.monotonic()
         why = "it is closed" if self._closing else f"its memory for waiting records is full ({self._max >> 20} MiB)"
-        self._on_alarm(f"journal: {why}: a record of kind {kind} is lost, {self.lost} so far. Look at {self.root}.")
+        self._say(f"journal: {why}: a record of kind {kind} is lost, {self.lost} so far. Look at {self.root}.")
 
     # the sync thread
 
@@ -265,7 +271,7 @@ class JournalWriter:
             self._queue.extendleft(reversed(lines))
             self._pending_bytes += sum(len(item.line) for item in lines)
             self._wake.notify()
-        self._on_alarm(f"journal: fsync failed in {self.root}: {fault}; {len(lines)} records are written again")
+        self._say(f"journal: fsync failed in {self.root}: {fault}; {len(lines)} records are written again")
 
 
 class JournalTail:

@@ -171,6 +171,22 @@ def test_a_long_segment_is_followed_by_a_new_one(tmp_path: Path, monkeypatch: py
     assert [int(event.record["text"]) for event in everything(tmp_path)] == list(range(30))
 
 
+def test_an_alarm_that_cannot_be_said_does_not_end_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with JournalWriter(tmp_path, MODEL, "a", on_alarm=full) as writer:  # as where stderr is a file on the same disk
+        with monkeypatch.context() as patched:
+            patched.setattr("storage.segments.SegmentFile.write", full)
+            assert writer.append("alarm", {"text": "1"}, 1).result(5) is False and not writer.healthy
+            assert writer.append("alarm", {"text": "2"}, 1).result(5) is False
+        until = time.monotonic() + 5
+        while not writer.healthy and time.monotonic() < until:
+            time.sleep(0.02)
+        assert writer.healthy and writer.append("alarm", {"text": "3"}, 1).result(5)
+    assert [event.record["text"] for event in everything(tmp_path)] == ["1", "2", "3"]
+
+
 def test_closed_writer_says_so(tmp_path: Path) -> None:
     alarms: list[str] = []
     writer = JournalWriter(tmp_path, MODEL, "a", on_alarm=alarms.append)
