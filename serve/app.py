@@ -148,10 +148,12 @@ class GatewayDeployment:
             await self._listening
 
     async def __del__(self) -> None:
+        from serve.gateway import CUT_S
+
         drain_s = self._gateway.settings.drain_s
         closing = asyncio.create_task(self._gateway.close())
         if self._listener is not None:
-            await self._listener.stop(drain_s)
+            await self._listener.stop(drain_s + CUT_S + 1.0)
         await closing
 
 

@@ -7,10 +7,11 @@ How to run it: `serve/app.py` puts `Gateway` on Ray Serve; `Gateway(...)` itself
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ __all__ = ["Gateway", "GatewaySettings", "PolicyLink", "Where"]
 log = logging.getLogger("clawrl.gateway")
 
 SSE = "text/event-stream; charset=utf-8"
+CUT_S = 3.0  # at shutdown, to tell those whose answers did not end in time
 THREAD_BYTES = 32_768  # a longer request is rendered in a thread, so that other streams go on
 
 
@@ -82,7 +84,7 @@ class Gateway:
         self.in_flight = 0
         self._keys = Keys(settings.api_keys)
         self._status_parts = status_parts or {}
-        self._closing = False
+        self._closing = self._cutting = False
         self._counts = {"requests": 0, "tokens": 0, "aborted": 0, "errors": 0}
         self._noted: set[str] = set()  # unknown fields that the log has seen
         self._started_at = time.time()
@@ -230,7 +232,7 @@ class Gateway:
         asked, request = answer.asked, answer.asked.request
         writer = ChunkWriter(asked.id, int(asked.received_at), asked.model, request.include_usage)
         try:
-            async for shown in self.generation.stream(answer):
+            async for shown in self._shown(answer):
                 events = _events(writer, shown)
                 if not http.started:
                     http.extra["x-weight-version"] = str(answer.version)
@@ -254,9 +256,17 @@ class Gateway:
             last += writer.usage(usage(len(answer.prompt_ids), len(answer.ids)))
         await http.write(last + _mark(recorded) + DONE, more=False)
 
+    async def _shown(self, answer: Answer) -> AsyncIterator[Shown]:
+        async with contextlib.aclosing(self.generation.stream(answer)) as parts:
+            async for shown in parts:
+                if self._cutting:
+                    answer.error = "the server was shut down"
+                    raise ApiError(503, "The server is shutting down: ask again later.", headers={"retry-after": "30"})
+                yield shown
+
     async def _whole(self, http: Http, answer: Answer) -> None:
         try:
-            async for _ in self.generation.stream(answer):
+            async for _ in self._shown(answer):
                 pass
         except ApiError:
             await self._record_broken(http, answer)
@@ -365,11 +375,13 @@ class Gateway:
         }
 
     async def close(self) -> None:
-        """Take nothing new, let answers end for `drain_s`, abort the rest, flush the journal."""
+        """Take nothing new, let answers end for `drain_s`, tell the rest, flush the journal."""
         self._closing = True
-        until_s = time.monotonic() + self.settings.drain_s
-        while self.in_flight and time.monotonic() < until_s:
-            await asyncio.sleep(0.05)
+        for patience_s in (self.settings.drain_s, CUT_S):
+            until_s = time.monotonic() + patience_s
+            while self.in_flight and time.monotonic() < until_s:
+                await asyncio.sleep(0.05)
+            self._cutting = True
         for task in list(self._tasks):
             task.cancel()
         await self.recorder.close()

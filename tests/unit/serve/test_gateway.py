@@ -369,6 +369,27 @@ async def test_a_full_disk_does_not_stop_serving(rig: Rig, monkeypatch: pytest.M
     assert len(await rig.exchanges(2)) == 2  # written once the disk is back
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_closing_tells_those_whose_answers_take_too_long(rig: Rig, stream: bool) -> None:
+    rig.gateway.settings = replace(rig.gateway.settings, drain_s=0.2)
+    rig.says("word " * 200)
+    rig.engine.delay_s = 0.05
+
+    async def asks() -> tuple[int, str]:
+        async with rig.post(stream=stream) as response:
+            return response.status, await response.text()
+
+    request = asyncio.create_task(asks())
+    while not rig.gateway.in_flight:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.3)
+    await rig.gateway.close()
+    status, text = await request
+    assert status == (200 if stream else 503) and "The server is shutting down" in text
+    [exchange] = await rig.exchanges()
+    assert exchange.response_ids and exchange.finish_reason == "error" and "shut down" in exchange.error
+
+
 async def test_closing_lets_answers_end_and_takes_no_new_ones(rig: Rig) -> None:
     rig.says("word " * 20)
     rig.engine.delay_s = 0.02
