@@ -132,9 +132,7 @@ class Learner:
             if event.kind == "alarm":
                 self._hear_alarm(event)
         head = self.lineage.head.number if self.lineage.head else 0
-        if head and self.lineage.live == head:
-            self.probation.begin(head)
-        failed = False
+        failed = bool(head) and self.lineage.live == head and self.probation.begin(head)
         for exchange in past.exchanges:
             self.turns.put(exchange)
             failed = self.probation.watch(exchange) or failed
@@ -385,7 +383,8 @@ class Learner:
         self.last_update = asdict(replace(update, sample_ids=()))
         await asyncio.to_thread(self.lineage.settle)
         self.alarms.clear("gate")
-        self.probation.begin(update.to_version)
+        if self.probation.begin(update.to_version):
+            await self._take_back()
         await self.parts.poke()
 
     async def _take_back(self) -> None:

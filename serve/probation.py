@@ -42,17 +42,31 @@ class Probation:
         self.version: int | None = None  # on probation now
         self._seen: list[bool] = []
         self._before: deque[bool] = deque(maxlen=16)  # the answers of versions that stood
+        self._newest = 0  # that was ever on probation
+        self._early: list[tuple[int, bool]] = []  # answers of versions that serve already, before `begin` is called
+        self._gone: set[int] = set()  # versions that were taken back
 
-    def begin(self, version: int) -> None:
-        """A new version went live. One that was still on probation counts as having stood."""
+    def begin(self, version: int) -> bool:
+        """A new version went live; True where its first answers, which may have come before this, say that it failed.
+
+        One that was still on probation counts as having stood.
+        """
         self._before.extend(self._seen)
-        self.version, self._seen = version, []
+        self.version, self._newest = version, version
+        self._seen = [bad for early, bad in self._early if early == version]
+        self._early = []
+        return self._failed()
 
     def watch(self, exchange: Exchange) -> bool:
         """Take an answer; True once the version on probation has failed. Aborted answers say nothing."""
         if exchange.finish_reason not in ("stop", "length", "tool_calls"):
             return False
         bad = is_bad(exchange, self.settings)
+        if exchange.version in self._gone:
+            return False  # it was under way when its version was taken back: says nothing of those that stood
+        if exchange.version > self._newest:
+            self._early = [*self._early, (exchange.version, bad)][-self.settings.answers :]
+            return False
         if self.version is None or exchange.version != self.version:
             self._before.append(bad)
             return False
@@ -65,6 +79,8 @@ class Probation:
 
     def end(self) -> None:
         """The version was taken back: forget its answers."""
+        if self.version is not None:
+            self._gone.add(self.version)
         self.version, self._seen = None, []
 
     def progress(self) -> str:

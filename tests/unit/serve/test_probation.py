@@ -63,3 +63,20 @@ def test_answers_of_other_versions_and_aborted_ones_say_nothing() -> None:
     assert not any(probation.watch(answer(LOOP, 1)) for _ in range(9))
     assert not any(probation.watch(replace(answer(LOOP, 2), finish_reason="abort")) for _ in range(9))
     assert probation.version == 2
+
+
+def test_answers_that_come_before_the_beginning_count() -> None:
+    probation = Probation(SETTINGS)
+    assert not any(probation.watch(answer(LOOP, 1)) for _ in range(4)), "version 1 serves, and nobody said so yet"
+    assert probation.begin(1), "they say that it failed"
+    probation.end()
+    assert not any(probation.watch(answer(LOOP, 1)) for _ in range(4)), "answers that were under way"
+    assert not probation.begin(2)
+    assert [probation.watch(answer(LOOP, 2)) for _ in range(3)] == [False, False, True], "and did not count as before"
+
+
+def test_good_answers_that_come_before_the_beginning_count_too() -> None:
+    probation = Probation(SETTINGS)
+    for _ in range(5):
+        probation.watch(answer(GOOD, 3))
+    assert not probation.begin(3) and probation.progress() == "v3: 5 of 8 answers watched, 0 bad"
