@@ -41,17 +41,19 @@ def full_disk(system: Running) -> Iterator[None]:
 def test_a_full_disk_is_told_and_nothing_is_missing_after(system: Running, client: OpenAI) -> None:
     settle(system, Console())
     model = system.settings.model.name
-    accepted = converse(client, model, ["Say hello.", "Too long. Please answer in one word."], max_tokens=16)
+    hello = ["Say hello.", "Too long. Please answer in one word."]
+    accepted = converse(client, model, hello, max_tokens=16, session="disk-1")
     with full_disk(system):
         answer = httpx.post(
             system.base_url + "/chat/completions",
-            headers={"Authorization": f"Bearer {system.api_key}"},
+            headers={"Authorization": f"Bearer {system.api_key}", "X-Session-Id": "disk-2", "X-Session-Done": "1"},
             json={"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8},
             timeout=60,
         )
         assert answer.status_code == 200 and answer.headers["x-recorded"] == "false"
         accepted.append(answer.json()["id"].removeprefix("chatcmpl-"))
-        accepted += converse(client, model, ["Name a fruit.", "No, that is wrong. Name a fruit."], max_tokens=16)
+        fruit = ["Name a fruit.", "No, that is wrong. Name a fruit."]
+        accepted += converse(client, model, fruit, max_tokens=16, session="disk-3")
         alarms = json.loads(clawrl(system.home, "status", "--json").stdout)["alarms"]
         assert "does not take records" in str(alarms) and "Free some space" in str(alarms)
     status = wait_for(
