@@ -16,7 +16,7 @@ class ProbationSettings:
 
     answers: int = 8  # answers watched
     bad_share: float = 0.5  # of the answers watched so far, above the share before: the version is taken back
-    least: int = 3  # answers before a verdict
+    least: int = 3  # bad answers before a verdict: a small model loops in one answer of ten, and two come together
     gram: int = 6  # tokens: an answer repeats when one run of so many tokens ...
     repeats: int = 4  # ... stands in it so often, covering half of it
 
@@ -90,7 +90,7 @@ class Probation:
         return f"v{self.version}: {len(self._seen)} of {self.settings.answers} answers watched, {sum(self._seen)} bad"
 
     def _failed(self) -> bool:
-        if len(self._seen) < self.settings.least:
+        if sum(self._seen) < self.settings.least:
             return False
         before = sum(self._before) / len(self._before) if self._before else 0.0
         return sum(self._seen) / len(self._seen) - before >= self.settings.bad_share

@@ -1,5 +1,6 @@
 """Probation: weights that loop are found out, ordinary answers are not, and users who ask for repetition neither."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -80,3 +81,25 @@ def test_good_answers_that_come_before_the_beginning_count_too() -> None:
     for _ in range(5):
         probation.watch(answer(GOOD, 3))
     assert not probation.begin(3) and probation.progress() == "v3: 5 of 8 answers watched, 0 bad"
+
+
+def test_two_bad_answers_of_a_model_that_loops_now_and_then_bring_nothing_down() -> None:
+    probation = Probation(SETTINGS)
+    for ids in (GOOD,) * 9 + (LOOP,):
+        probation.watch(answer(ids, 0))
+    probation.begin(1)
+    assert not any(probation.watch(answer(ids, 1)) for ids in (LOOP, LOOP, GOOD, GOOD, GOOD, LOOP, GOOD, GOOD))
+    assert probation.version is None
+
+
+@pytest.mark.parametrize(("often", "most"), [(0.1, 0.03), (0.2, 0.12)])
+def test_how_often_a_version_like_the_one_before_is_taken_back(often: float, most: float) -> None:
+    chance, failed = random.Random(5), 0
+    for _ in range(1000):
+        probation = Probation(SETTINGS)
+        draws = [LOOP if chance.random() < often else GOOD for _ in range(24)]
+        for ids in draws[:16]:
+            probation.watch(answer(ids, 0))
+        probation.begin(1)
+        failed += any(probation.watch(answer(ids, 1)) for ids in draws[16:])
+    assert failed / 1000 < most
