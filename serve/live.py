@@ -384,8 +384,9 @@ class Learner:
         await asyncio.to_thread(self.lineage.settle)
         self.alarms.clear("gate")
         if self.probation.begin(update.to_version):
-            await self._take_back()
-        await self.parts.poke()
+            await self._take_back()  # which pokes
+        else:
+            await self.parts.poke()
 
     async def _take_back(self) -> None:
         """The version on probation failed: the one before comes back. Its samples are not trained again."""

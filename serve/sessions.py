@@ -25,8 +25,9 @@ from storage.records import Disposition, Exchange, NextState, Relation, Turn
 
 Made = Turn | NextState | Disposition
 
-NO_NEXT_STATE = "no next state"
 log = logging.getLogger(__name__)
+
+NO_NEXT_STATE = "no next state"
 UNREADABLE = "unreadable"  # its messages have a form that the tracker does not know
 CUT = "cut by length"  # the answer was cut off at its length limit
 NOT_KEPT = "not kept"

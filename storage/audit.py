@@ -53,8 +53,8 @@ class _Seen:
     altered: set[str] = field(default_factory=set)
 
     def compare(self, exchange_id: str, messages: str) -> None:
-        """Hold an exchange's messages, as JSON, against the client's list."""
-        if self.wanted.get(exchange_id, "") not in messages:
+        """Hold the messages, as JSON, of an exchange on the client's list against it."""
+        if self.wanted[exchange_id] not in messages:
             self.altered.add(exchange_id)
 
 
@@ -203,7 +203,8 @@ def _note(seen: _Seen, record: object) -> None:
         case Exchange():
             seen.exchanges[record.exchange_id] = record.received_at
             seen.open_exchanges.add(record.exchange_id)
-            seen.compare(record.exchange_id, json.dumps(record.messages, ensure_ascii=False))
+            if record.exchange_id in seen.wanted:
+                seen.compare(record.exchange_id, json.dumps(record.messages, ensure_ascii=False))
             if record.finish_reason not in ("error", "refused"):
                 seen.served.add(record.exchange_id)
         case Turn():
@@ -234,9 +235,10 @@ def _read_sealed(seen: _Seen, objects: ObjectStore) -> None:
         seen.exchanges[exchange_id] = at
         if finish not in ("error", "refused"):
             seen.served.add(exchange_id)
-    wanted = scan("exchanges", objects).filter(pl.col("exchange_id").is_in(list(seen.wanted)))
-    for exchange_id, messages in wanted.select("exchange_id", "messages").collect().iter_rows():
-        seen.compare(exchange_id, messages)
+    if seen.wanted:
+        wanted = scan("exchanges", objects).filter(pl.col("exchange_id").is_in(list(seen.wanted)))
+        for exchange_id, messages in wanted.select("exchange_id", "messages").collect().iter_rows():
+            seen.compare(exchange_id, messages)
     seen.turns |= dict(rows("turns", "exchange_id", "kind"))
     seen.samples |= dict(rows("samples", "sample_id", "exchange_id"))
     for exchange_id, sample_id, reason in rows("dispositions", "exchange_id", "sample_id", "reason"):

@@ -228,9 +228,8 @@ class JournalWriter:
             self._say(f"journal: {self.root} takes records again after {late_s:.1f} s; {self.lost} were lost")
 
     def _say(self, text: str) -> None:
-        with contextlib.suppress(
-            OSError, ValueError
-        ):  # a log on the same full disk must not end the thread that writes
+        # a log on the same full disk must not end the thread that writes
+        with contextlib.suppress(OSError, ValueError):
             self._on_alarm(text)
 
     def _alarm_lost(self, kind: str) -> None:
