@@ -45,6 +45,14 @@ class TokenBatch:
     temperature_N: Tensor  # float32
     lengths: tuple[int, ...]  # [B] R of each sequence: splits N
 
+    def to(self, device: torch.device) -> "TokenBatch":
+        """The same on a device."""
+        moved = {
+            name: getattr(self, name).to(device)
+            for name in ("token_ids_BS", "row_N", "column_N", "target_N", "temperature_N")
+        }
+        return TokenBatch(**moved, lengths=self.lengths)
+
 
 def scoring_temperature(temperature: float) -> float:
     """The request's temperature, and 1 where it was 0 (greedy): the engine reports greedy tokens at 1, too."""
@@ -135,6 +143,17 @@ def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
         else:
             groups.append([index])
     return groups
+
+
+def shares(groups: Sequence[list[int]], lengths: Sequence[int], ranks: int) -> list[list[list[int]]]:
+    """The micro-batches of each data-parallel rank: each goes to the rank with the fewest padded tokens so far."""
+    found: list[list[list[int]]] = [[] for _ in range(ranks)]
+    loads = [0] * ranks
+    for group in groups:
+        least = loads.index(min(loads))
+        found[least].append(group)
+        loads[least] += len(group) * max(lengths[index] for index in group)
+    return found
 
 
 def collate(sequences: Sequence[Scored]) -> TokenBatch:

@@ -133,7 +133,7 @@ def measure(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as tmp:
         for step in range(options.steps):
             phases: list[tuple[str, float]] = [("start", time.perf_counter())]
-            with timed(f"step {step}: gradients", memory):
+            with timed(f"step {step}: learn", memory):
                 learned = learn(
                     engine, samples, options.model, settings, new_id(),
                     lambda phase, done, total, to=phases: to.append((phase, time.perf_counter())),
@@ -142,9 +142,7 @@ def measure(options: argparse.Namespace) -> None:
             print(f"  teacher {ends.get('teacher', ends['start']) - ends['start']:.1f} s, "
                   f"reference to {ends.get('reference', ends['start']) - ends['start']:.1f} s, "
                   f"learn to {ends['learn'] - ends['start']:.1f} s; {learned.fault or 'no fault'}")  # fmt: skip
-            with timed(f"step {step}: optimiser", memory):
-                engine.step()
-                engine.rest()
+            engine.rest()
             with timed(f"step {step}: gate", memory):
                 report = gate.check(engine)
             with timed(f"step {step}: export", memory):
@@ -156,19 +154,20 @@ def measure(options: argparse.Namespace) -> None:
 
 def _publish(options: argparse.Namespace, engine: object, tmp: Path, memory: Memory) -> None:
     """What an export costs on its way out."""
-    weights, state = tmp / "v0" / "model.safetensors", tmp / "optimizer.safetensors"
+    weights, state = tmp / "v0" / "model.safetensors", tmp / "optimizer"
+    state.mkdir()
     with timed("hash", memory), weights.open("rb") as file:
         hashlib.file_digest(file, "sha256")
     with timed("save optimiser", memory):
-        engine.save_optimizer(state, {})
+        engine.save_state(state, {})
     with timed("load optimiser", memory):
-        engine.load_optimizer(state, {})
+        engine.load_state(state, {})
     if options.url:
         store = ObjectStore(
             options.url, endpoint=options.endpoint,
             access_key=os.environ.get("AWS_ACCESS_KEY_ID"), secret_key=os.environ.get("AWS_SECRET_ACCESS_KEY"),
         )  # fmt: skip
-        for path in (weights, state):
+        for path in (weights, *state.iterdir()):
             with timed(f"upload {path.stat().st_size >> 20} MB", memory):
                 store.upload_file(path, f"bench/{path.name}")
             store.delete(f"bench/{path.name}")

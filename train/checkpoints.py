@@ -1,12 +1,14 @@
 """The trainer's files: weight folders on this machine, and Adam's states here and in the object store.
 
 What it does: fetches versions (hashes verified), publishes an exported folder by renaming it, clears what a crash left,
-keeps the newest; saves Adam's state in a thread after each commit and finds the newest one that fits a head.
+keeps the newest; saves Adam's state beside the work after each commit and finds the newest one that fits a head.
 What it leaves out: committing (`storage/versions.py`), which versions the object store keeps (the driver prunes).
 
     <local_dir>/<model>/v000013/                 as committed; v000013.part while it is being made
-    <local_dir>/<model>/optimizer/v000013.safetensors      and optimizer/<model>/v000013.safetensors in the store
+    <local_dir>/<model>/optimizer/v000013/       and optimizer/<model>/v000013/ in the store (state.json comes last)
 """
+
+from __future__ import annotations
 
 import logging
 import os
@@ -14,14 +16,21 @@ import shutil
 import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from storage.objects import NotThere, ObjectStore, StoreDown
 from storage.records import Version
 from storage.versions import VersionStore
-from train.megatron.engine import Engine
+from train.group import Group, RankDied
+
+if TYPE_CHECKING:
+    from train.worker import Worker as LocalWorker
+
+    Worker = LocalWorker | Group
 
 log = logging.getLogger(__name__)
 PART = ".part"
+STATE = "state.json"  # of `train/megatron/state.py`: a folder without it is not whole
 OPTIMIZER_STATES_KEPT = 2
 
 
@@ -30,9 +39,8 @@ def _name(number: int) -> str:
 
 
 def _number(name: str) -> int | None:
-    """13 of v000013 or v000013.safetensors, else None."""
-    digits = name.partition(".")[0].removeprefix("v")
-    return int(digits) if name.startswith("v") and digits.isdigit() and PART not in name else None
+    """13 of v000013, else None."""
+    return int(name[1:]) if name.startswith("v") and name[1:].isdigit() else None
 
 
 class WeightFolders:
@@ -98,12 +106,22 @@ class OptimizerStates:
         self._written = threading.Event()
         self._written.set()
 
-    def save(self, engine: Engine, version: Version) -> None:
-        """Save in a thread. `wait_written` before the engine steps again: the state is not copied."""
+    def save(self, worker: Worker, version: Version) -> None:
+        """Plan here, write in a thread. `wait_written` before the optimiser steps again: the state is not copied."""
         self.wait()
-        self._written.clear()
-        self._saving = threading.Thread(target=self._save, args=(engine, version), name="save-optimizer", daemon=True)
-        self._saving.start()
+        part = self._root / (_name(version.number) + PART)
+        try:
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(parents=True)
+            begun = worker.begin_save(part, _identity(version))
+        except (OSError, RankDied) as fault:  # boundary, as in _save
+            log.warning("optimiser state of version %s was not saved: %s", version.number, fault)
+            return
+        if begun:
+            self._written.clear()
+            arguments = (worker, version, part)
+            self._saving = threading.Thread(target=self._save, args=arguments, name="save-optimizer", daemon=True)
+            self._saving.start()
 
     def wait_written(self) -> None:
         """Until the state is on this machine's disk (or could not be put there)."""
@@ -115,40 +133,52 @@ class OptimizerStates:
             self._saving.join()
             self._saving = None
 
-    def load(self, engine: Engine, head: int) -> int | None:
-        """Give the engine the newest state at or before the head in its line: that version's number, or None."""
+    def load(self, worker: Worker, head: int) -> int | None:
+        """Give the optimiser the newest state at or before the head in its line: that version's number, or None."""
         self.wait()
         line = self._versions.lineage(head)
-        stored = [_number(key.removeprefix(self._prefix)) for key in self._objects.list(self._prefix)]
+        stored = [_number(name) for name in self._stored()]
         here = [_number(path.name) for path in self._root.glob("v*")]
         for number in sorted({*stored, *here} & set(line), reverse=True):
-            path = self._root / f"{_name(number)}.safetensors"
+            folder = self._root / _name(number)
             try:
-                if not path.exists():
-                    self._download(number, path)
-                engine.load_optimizer(path, _identity(self._versions.get(number)))
+                if not folder.exists():
+                    self._download(number, folder)
+                worker.load_state(folder, _identity(self._versions.get(number)))
                 return number
             except (ValueError, NotThere, OSError) as fault:  # torn, gone or another model's: an older one will do
                 log.warning("optimiser state of version %s is left aside: %s", number, fault)
-                path.unlink(missing_ok=True)
-        engine.reset_optimizer()
+                shutil.rmtree(folder, ignore_errors=True)
+        worker.reset_state()
         return None
 
-    def _download(self, number: int, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(path.name + PART)
-        self._objects.download_file(f"{self._prefix}{path.name}", part)
-        part.replace(path)
+    def _stored(self) -> dict[str, list[str]]:
+        """{name of a state in the store: its keys}, whole ones and others."""
+        found: dict[str, list[str]] = {}
+        for key in self._objects.list(self._prefix):
+            found.setdefault(key.removeprefix(self._prefix).partition("/")[0], []).append(key)
+        return found
 
-    def _save(self, engine: Engine, version: Version) -> None:
-        path = self._root / f"{_name(version.number)}.safetensors"
+    def _download(self, number: int, folder: Path) -> None:
+        part = folder.with_name(folder.name + PART)
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        for key in self._stored().get(folder.name, []):
+            self._objects.download_file(key, part / key.rpartition("/")[2])
+        part.rename(folder)
+
+    def _save(self, worker: Worker, version: Version, part: Path) -> None:
+        folder = self._root / _name(version.number)
         try:
-            saved = engine.save_optimizer(path, _identity(version))
+            worker.write_save()
             self._written.set()
-            if saved:
-                self._objects.upload_file(path, self._prefix + path.name)
-                self._prune(version.number)
-        except (OSError, StoreDown) as fault:  # boundary: the next version's state will do, its age is recorded
+            worker.finish_save()
+            shutil.rmtree(folder, ignore_errors=True)
+            part.rename(folder)
+            for path in sorted(folder.iterdir(), key=lambda path: path.name == STATE):  # what makes it whole comes last
+                self._objects.upload_file(path, f"{self._prefix}{folder.name}/{path.name}")
+            self._prune(version.number)
+        except (OSError, StoreDown, RankDied) as fault:  # boundary: the next version's will do, its age is recorded
             log.warning("optimiser state of version %s was not saved: %s", version.number, fault)
         finally:
             self._written.set()
@@ -156,14 +186,22 @@ class OptimizerStates:
     def _prune(self, head: int) -> None:
         """Keep the newest two of the head's line, here and there."""
         line = set(self._versions.lineage(head))
-        here = {path.name for path in self._root.glob("v*.safetensors")}
-        stored = {key.removeprefix(self._prefix) for key in self._objects.list(self._prefix)}
-        fit = sorted(name for name in here | stored if _number(name) in line)
-        for name in (here | stored) - set(fit[-OPTIMIZER_STATES_KEPT:]):
-            (self._root / name).unlink(missing_ok=True)
-            self._objects.delete(self._prefix + name)
-        for path in self._root.glob(f"*{PART}"):
-            path.unlink(missing_ok=True)
+        here = {path.name for path in self._root.iterdir()}
+        stored = self._stored()
+        fit = sorted(name for name in here | stored.keys() if _number(name) in line)
+        kept = fit[-OPTIMIZER_STATES_KEPT:]
+        for name in here - set(kept):
+            _remove(self._root / name)
+        for name in stored.keys() - set(kept):
+            for key in sorted(stored[name], key=lambda key: not key.endswith(STATE)):  # first it is not whole any more
+                self._objects.delete(key)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _identity(version: Version) -> dict[str, str]:

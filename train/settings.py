@@ -5,6 +5,7 @@ The KL weight β and the loss weight travel with each sample (laptop: β 0.05; p
 """
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +61,33 @@ class OptimizerSettings:
     eps: float = 1e-8
     weight_decay: float = 0.1
     clip_grad: float = 1.0  # gradients above this norm are scaled down to it
+    precision: Literal["fp32", "bf16"] = "fp32"  # bf16: weights and activations; Adam keeps its own in fp32
+    distributed: bool = False  # Adam's state split over the data-parallel ranks
     recompute_above_tokens: int = 1024  # longer sequences recompute activations: a third more time, far less memory
 
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate < 1:
             raise ValueError(f"optimizer.learning_rate is {self.learning_rate}: must lie between 0 and 1, as 1e-5")
+        if self.precision not in ("fp32", "bf16"):
+            raise ValueError(f"optimizer.precision is {self.precision!r}: must be fp32 or bf16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelSettings:
+    """How many ranks share the work, and how (`train/megatron/ranks.py`)."""
+
+    tensor: int = 1  # each layer's matrices are split
+    pipeline: int = 1  # the layers are split
+    data: int = 1  # the samples are split
+
+    def __post_init__(self) -> None:
+        if min(self.tensor, self.pipeline, self.data) < 1:
+            raise ValueError(f"{self}: each must be at least 1")
+
+    @property
+    def world(self) -> int:
+        """How many ranks that makes."""
+        return self.tensor * self.pipeline * self.data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +107,14 @@ class TrainSettings:
     advantages: AdvantageSettings = field(default_factory=AdvantageSettings)
     loss: LossSettings = field(default_factory=LossSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    parallel: ParallelSettings = field(default_factory=ParallelSettings)
     gate: GateSettings = field(default_factory=GateSettings)
     max_grad_norm: float = 300.0  # before clipping; above it the step is skipped (good steps measure 1 to 20)
     max_drift: float = 1.0  # nats, mean |ℓ_old - μ| over the batch's tokens; above it the step is skipped
     threads: int = 2  # of torch
     nice: int = 10  # of the trainer's thread: serving goes first
     keep_local: int = 3  # newest weight folders kept on this machine, beside the start weights
+    collective_timeout_s: float = 600.0  # how long ranks wait for each other inside one step
     lease_ttl_s: float = 30.0
     lease_wait_s: float = 60.0  # how long a start waits for the lease of a trainer that died
 

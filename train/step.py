@@ -4,18 +4,20 @@ What it does: reads the samples, selects those that can train, computes gradient
 What it leaves out: versions, leases and the object store (`train/trainer.py`): nothing is committed or registered.
 
 Run: python -m train.step --samples FILE.parquet --weights DIR [--out DIR] [--reference DIR] [--learning-rate 1e-5]
-                          [--optimizer FILE.safetensors]
+                          [--optimizer DIR]
 FILE is a shard of the dataset's `samples`, or any Parquet file with those columns. DIR is a folder that transformers
-loads. Without --out the step is only shown. --optimizer is read if it is there, and written after the step.
+loads. Without --out the step is only shown. --optimizer is a folder: read if it is there, replaced after the step.
 """
 
 import argparse
 import os
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 from rich.console import Console
@@ -25,6 +27,9 @@ from rich.table import Table
 from storage.arrow import from_row, schema
 from storage.records import Sample, new_id
 from train.settings import TrainSettings
+
+if TYPE_CHECKING:
+    from train.megatron.engine import Engine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +73,7 @@ def step(files: Files, settings: TrainSettings, console: Console) -> dict[str, f
     samples = read_samples(files.samples)
     engine = Engine(files.weights, settings.optimizer)
     if files.optimizer is not None and files.optimizer.exists():
-        engine.load_optimizer(files.optimizer, {})
+        engine.load_state(files.optimizer, {})
     kept = _select(samples, engine.vocab_size, settings, console)
     reference = files.reference or files.weights
     probes = load_probes(files.weights / "tokenizer.json")
@@ -86,7 +91,6 @@ def step(files: Files, settings: TrainSettings, console: Console) -> dict[str, f
         learned = learn(engine, kept, reference, settings, new_id(), show)
         if learned.fault:
             raise ValueError(f"these gradients must not be used: {learned.fault}")
-        engine.step()
         engine.rest()
         show("gate", 0, 1)
         report = gate.check(engine)
@@ -99,8 +103,21 @@ def step(files: Files, settings: TrainSettings, console: Console) -> dict[str, f
         engine.export(files.out, files.weights)
         console.print(f"written: {files.out}")
     if files.optimizer is not None:
-        engine.save_optimizer(files.optimizer, {})
+        _save_state(engine, files.optimizer)
     return metrics
+
+
+def _save_state(engine: "Engine", folder: Path) -> None:
+    """Beside it first: an interrupted step leaves the state of the one before."""
+    part, old = (folder.with_name(folder.name + end) for end in (".part", ".old"))
+    for path in (part, old):
+        shutil.rmtree(path, ignore_errors=True)
+    part.mkdir(parents=True)
+    engine.save_state(part, {})
+    if folder.exists():
+        folder.rename(old)
+    part.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _select(samples: Sequence[Sample], vocab_size: int, settings: TrainSettings, console: Console) -> list[Sample]:

@@ -2,8 +2,9 @@
 
 What it does: holds the model's lease; follows the head; per step: selects, learns, gates, exports, uploads, commits.
 Nothing is changed for good before the manifest is written, so a crash leaves the old head or the new one, wholly.
-What it leaves out: when to step and with what (`serve/live.py`, `flows/`), MLflow and aliases (the drivers), several
-minibatches or ranks. Importing this module does not import torch: only making a Trainer does.
+With several ranks they are processes of their own; when one dies, all start again from the last commit.
+What it leaves out: when to step and with what (`serve/live.py`, `flows/`), MLflow and aliases (the drivers). Importing
+this module does not import torch: only making a Trainer does.
 
 Run one by hand: see `python -m train.bench`.
 """
@@ -21,11 +22,13 @@ from storage import dataset
 from storage.objects import ObjectStore
 from storage.records import Sample, Update, Version, new_id
 from storage.versions import VersionStore
+from train.group import Group, RankDied
 from train.lease import LeaseKeeper
 from train.settings import TrainSettings
 
 if TYPE_CHECKING:
     from train.update import Learned
+    from train.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +83,8 @@ class Trainer:
     # ---- what a driver calls -----------------------------------------------------------------------------------
 
     def step(self, samples: Sequence[Sample], learning_rate: float | None = None) -> StepResult:
-        """One update from these samples. Raises LeaseHeld, LeaseLost, CommitConflict and StoreDown: try again later."""
+        """One update from these samples. Raises LeaseHeld, LeaseLost, CommitConflict, StoreDown, and RankDied if that
+        happens twice: try again later."""
         return self._worker.submit(self._step, list(samples), learning_rate).result()
 
     def head(self) -> int:
@@ -93,6 +97,8 @@ class Trainer:
         """Let a running step and its save finish, then give the lease back."""
         self._worker.shutdown(wait=True)
         self._states.wait()
+        if isinstance(self._ranks, Group):
+            self._ranks.close()
         self._lease.release()
 
     # ---- start -------------------------------------------------------------------------------------------------
@@ -106,8 +112,6 @@ class Trainer:
 
     def _start(self) -> None:
         from train.checkpoints import OptimizerStates, WeightFolders
-        from train.gate import Gate, load_probes
-        from train.megatron.engine import Engine
 
         self._folders = WeightFolders(self.versions, self._local_dir)
         self._states = OptimizerStates(self._objects, self.versions, self._local_dir)
@@ -115,11 +119,16 @@ class Trainer:
         head = self.versions.head() or self._commit_base()
         self._progress("load", 0, 1)
         self._start_folder = self._folders.fetch(self.versions.lineage(head.number)[-1])
-        self._engine = Engine(self._start_folder, self.settings.optimizer)
-        probes = load_probes(self._start_folder / "tokenizer.json")
-        self._gate = Gate(self.settings.gate, probes, self._engine.distributions)  # the engine holds the start weights
+        self._ranks = self._start_ranks()
         self._load(head.number)
         self._progress("load", 1, 1)
+
+    def _start_ranks(self) -> "Worker | Group":
+        if self.settings.parallel.world > 1:
+            return Group(self.settings, self._start_folder)
+        from train.worker import Worker
+
+        return Worker(self.settings, self._start_folder)
 
     def _commit_base(self) -> Version:
         """The base weights become version 0."""
@@ -136,16 +145,25 @@ class Trainer:
     def _load(self, head: int) -> None:
         """Weights and optimiser of the head."""
         self._loaded = None
-        self._engine.load(self._folders.fetch(head))
-        self._optimizer_from = self._states.load(self._engine, head)
-        self._engine.rest()
+        folder = self._folders.fetch(head)
+        self._ranks.load(folder)
+        self._optimizer_from = self._states.load(self._ranks, head)
+        if self._optimizer_from not in (None, head):
+            self._ranks.load(folder)  # an older state may have brought the weights that it was saved with
+        self._ranks.rest()
         self._loaded = head
 
     # ---- a step ------------------------------------------------------------------------------------------------
 
     def _step(self, samples: list[Sample], learning_rate: float | None) -> StepResult:
-        from train.update import learn
+        try:
+            return self._try_step(samples, learning_rate)
+        except RankDied as fault:
+            log.warning("%s: the ranks start again from the last commit", fault)
+        self._ranks, self._loaded = self._start_ranks(), None
+        return self._try_step(samples, learning_rate)
 
+    def _try_step(self, samples: list[Sample], learning_rate: float | None) -> StepResult:
         started_at, update_id = time.time(), new_id()
         self._lease.hold()
         head = self.head()
@@ -156,21 +174,21 @@ class Trainer:
         refusal = self._refusal(kept, left_out)
         if refusal:
             return refusal
-        learned = learn(self._engine, kept, self._start_folder, self.settings, update_id, self._progress)
-        if learned.fault:
-            self._engine.rest()  # neither weights nor optimiser were touched
-            return StepResult(outcome="skipped", left_out=left_out, metrics=learned.metrics, reason=learned.fault)
+        self._states.wait_written()  # the state of the step before is still being read
         try:
-            fault = self._apply(learned, learning_rate)
+            learned = self._ranks.learn(kept, update_id, self._progress, learning_rate)
+            self._ranks.rest()
+            fault = learned.fault or self._gate(learned, learning_rate)
             if fault:
-                self._load(head)
+                if learned.steps:
+                    self._load(head)
                 return StepResult(outcome="skipped", left_out=left_out, metrics=learned.metrics, reason=fault)
             version = self._publish(head, update_id, kept, learned, started_at)
         except BaseException:  # named boundary: whatever failed, these weights are not the head's
             self._loaded = None
             raise
         self._loaded, self._optimizer_from = version.number, version.number
-        self._states.save(self._engine, version)
+        self._states.save(self._ranks, version)
         self._folders.keep({0, *self.versions.lineage(version.number)[: self.settings.keep_local]})
         update = Update(
             update_id=update_id,
@@ -194,7 +212,7 @@ class Trainer:
             head=head,
             lineage=self.versions.lineage(head),
             consumed=self.versions.consumed(head),
-            vocab_size=self._engine.vocab_size,
+            vocab_size=self._ranks.vocab_size,
             settings=self.settings.batch,
         )
 
@@ -212,13 +230,10 @@ class Trainer:
             reason=f"{len(kept)} samples can train, {least} are needed; {len(left_out)} were left out",
         )
 
-    def _apply(self, learned: "Learned", learning_rate: float | None) -> str | None:
-        """The optimiser step and the gate: why the weights must not be committed, or None."""
-        self._states.wait_written()  # the state of the step before is still being read
-        self._engine.step(learning_rate)
-        self._engine.rest()
+    def _gate(self, learned: "Learned", learning_rate: float | None) -> str | None:
+        """Why the new weights must not be committed, or None."""
         self._progress("gate", 0, 1)
-        report = self._gate.check(self._engine)
+        report = self._ranks.check()
         self._progress("gate", 1, 1)
         learned.metrics["learning_rate"] = learning_rate or self.settings.optimizer.learning_rate
         if report.measured:
@@ -230,7 +245,7 @@ class Trainer:
         number = self.versions.next_number()
         part = self._folders.part(number)
         self._progress("export", 0, 1)
-        self._engine.export(part, self._start_folder)
+        self._ranks.export(part)
         self._progress("upload", 0, 1)
         stored = self.versions.upload(number, update_id, part)
         for track in sorted({sample.track for sample in kept}):
@@ -270,5 +285,5 @@ class Trainer:
             fence=self._lease.fence,
             optimizer_from=optimizer_from,
             created_at=time.time(),
-            trainer=self._engine.name if parent is not None else "",
+            trainer=self._ranks.name if parent is not None else "",
         )

@@ -1,8 +1,8 @@
 """One update's mathematics: from samples to gradients, with every number on the way.
 
 What it does: scores teacher (the current weights on the prompt with the hint) and reference (the start weights, only
-where β > 0), runs forward and backward, and says whether the gradients may be used.
-What it leaves out: the optimiser step, the gate, the commit (`train/trainer.py`), minibatches and epochs: there is one
+where β > 0), runs forward and backward, says whether the gradients may be used, and steps.
+What it leaves out: the gate, the commit (`train/trainer.py`), minibatches and epochs: there is one
 optimiser step a batch, so ℓ_old is stopgrad(ℓ) and costs no extra pass.
 
 Axes: B = samples of a micro-batch, R = response tokens.
@@ -33,6 +33,7 @@ class Learned:
 
     scores: list[Score] = field(default_factory=list)  # in the samples' order
     metrics: dict[str, float] = field(default_factory=dict)
+    steps: int = 0  # of the optimiser, taken before the fault if there is one
     fault: str | None = None  # why the gradients must not be used
 
 
@@ -90,6 +91,15 @@ class Batch:
         # a smaller batch pulls less: n / full_batch of a full one
         return found.loss * min(1.0, len(self.samples) / settings.batch.full_batch), found.samples
 
+    def gather(self, engine: Engine) -> None:
+        """Bring together what the data-parallel shares noted of their samples."""
+        parts = engine.collect((self.scores, self.totals, self.fault))
+        self.scores = {index: score for scores, _, _ in parts for index, score in scores.items()}
+        self.totals = Counter()
+        for _, totals, _ in parts:
+            self.totals.update(totals)  # not +: it drops what is negative
+        self.fault = next((fault for _, _, fault in parts if fault), None)
+
     def _note(self, found: LossSums) -> None:
         self.totals.update(found.sums)
         self.totals.update({"loss": float(found.loss.detach()), "samples": found.samples})
@@ -139,19 +149,23 @@ def learn(
     settings: TrainSettings,
     update_id: str,
     progress: Progress,
+    learning_rate: float | None = None,
 ) -> Learned:
-    """Gradients of the batch in the engine, and their scores and metrics. The weights are not changed."""
+    """The optimiser steps of one update, their scores and metrics. A fault before the first step changes nothing."""
     batch = Batch(samples, settings, update_id)
     batch.score(engine, reference, progress)
+    learned = Learned()
     sequences = [plain_sequence(sample) for sample in samples]
     budget = settings.batch.micro_batch_tokens
     engine.accumulate(sequences, batch.loss, budget, lambda done, total: progress("learn", done, total))
-    metrics = {**batch.metrics(), "grad_norm": engine.grad_norm()}
-    return Learned(
-        scores=[batch.scores[index] for index in range(len(samples))],
-        metrics=metrics,
-        fault=batch.fault or _fault(metrics, settings),
-    )
+    batch.gather(engine)
+    learned.metrics = {**batch.metrics(), "grad_norm": engine.grad_norm()}
+    learned.scores = [batch.scores[index] for index in range(len(samples))]
+    learned.fault = batch.fault or _fault(learned.metrics, settings)
+    if learned.fault is None:
+        engine.step(learning_rate)
+        learned.steps += 1
+    return learned
 
 
 def _fault(metrics: dict[str, float], settings: TrainSettings) -> str | None:

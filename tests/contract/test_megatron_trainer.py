@@ -43,14 +43,14 @@ def make(objects: ObjectStore, base: Path, tmp_path: Path) -> Iterator[Make]:
 
 
 def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
-    return {name: parameter.detach().clone() for name, parameter in trainer._engine.model.named_parameters()}
+    return {name: parameter.detach().clone() for name, parameter in trainer._ranks.engine.model.named_parameters()}
 
 
 def adam(trainer: Trainer) -> list[torch.Tensor]:
-    state = trainer._engine._adam().state
+    state = trainer._ranks.engine.adam().state
     return [
         state[parameter][key].clone()
-        for parameter in trainer._engine.model.parameters()
+        for parameter in trainer._ranks.engine.model.parameters()
         if state.get(parameter)
         for key in ("step", "exp_avg", "exp_avg_sq")
     ]
@@ -129,12 +129,12 @@ def test_a_refusal_of_the_gate_restores_weights_and_optimiser(make: Make, tmp_pa
     trainer = make()
     trainer.step(batch(1))
     before, states = weights(trainer), adam(trainer)
-    trainer._gate.settings = GateSettings(max_kl_start=0.0)
+    trainer._ranks.gate.settings = GateSettings(max_kl_start=0.0)
     result = trainer.step(batch(2, version=1))
     assert result.outcome == "skipped" and result.reason.startswith("gate: KL to the start")
     assert equal(before, weights(trainer)) and trainer.head() == 1
     assert states and all(torch.equal(one, two) for one, two in zip(states, adam(trainer), strict=True))
-    trainer._gate.settings = GateSettings()
+    trainer._ranks.gate.settings = GateSettings()
     accepted = trainer.step(batch(2, version=1))
     assert accepted.outcome == "committed" and accepted.version.optimizer_from == 1
 
@@ -212,6 +212,6 @@ def test_old_copies_and_optimiser_states_go(make: Make, objects: ObjectStore, tm
     root = tmp_path / "weights" / "tiny"
     assert sorted(path.name for path in root.glob("v*")) == ["v000000", "v000003", "v000004", "v000005"]
     assert sorted(path.name for path in (root / "optimizer").iterdir()) == [
-        "v000004.safetensors", "v000005.safetensors",
+        "v000004", "v000005",
     ]  # fmt: skip
-    assert len(objects.list("optimizer/tiny/")) == 2
+    assert {key.split("/")[2] for key in objects.list("optimizer/tiny/")} == {"v000004", "v000005"}

@@ -1,71 +1,48 @@
-"""The Megatron engine: one model on one rank, that scores, accumulates gradients, steps, and comes and goes as files.
+"""The Megatron engine: one rank's part of a model, that scores, accumulates gradients, steps, and comes and goes as
+files. Every rank makes the same calls with the same arguments; results are the same on each.
 
 What it does: `score` (no gradient), `accumulate` (forward and backward over micro-batches through Megatron's schedule),
-`grad_norm`, `step` (Megatron's optimiser), `load`/`export` of weights, `save_optimizer`/`load_optimizer`, and `borrow`,
-which puts other weights into the model for a while (the reference is never held twice).
-What it leaves out: what the loss is (the caller's function), when to commit, more than one rank.
+`grad_norm`, `step` (Megatron's optimiser), `load`/`export` of weights, `save_state`/`load_state` of the optimiser, and
+`borrow`, which puts other weights into the model for a while (the reference is never held twice).
+What it leaves out: what the loss is (the caller's function), when to commit.
 
 Between steps the gradients hold no memory (`rest`).
 """
 
 import contextlib
 import ctypes
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from train.batch import Scored, TokenBatch, collate, micro_batches
+from train.batch import Scored, collate, micro_batches, shares
 from train.megatron import cpu
 
 cpu.install()
 
-import torch.distributed as dist  # noqa: E402  Megatron's modules ask for CUDA when they are imported
 from megatron.core import parallel_state, tensor_parallel  # noqa: E402
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig  # noqa: E402
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # noqa: E402
 from megatron.core.pipeline_parallel import get_forward_backward_func  # noqa: E402
-from safetensors import SafetensorError, safe_open  # noqa: E402
-from safetensors.torch import save_file  # noqa: E402
 
 from train.megatron import model as model_module  # noqa: E402
-from train.megatron import weights  # noqa: E402
+from train.megatron import ranks, state, weights  # noqa: E402
+from train.megatron.layout import check_layout, read_config  # noqa: E402
+from train.megatron.ranks import Place  # noqa: E402
+from train.megatron.state import Saving  # noqa: E402
 from train.settings import OptimizerSettings  # noqa: E402
 
 # (indices of the sequences in this micro-batch, their log-probs) -> (summed loss, samples counted)
 LossFunction = Callable[[list[int], list[Tensor]], tuple[Tensor, int]]
 Progress = Callable[[int, int], None]
-_STATES = ("exp_avg", "exp_avg_sq")
-
-
-def start_ranks() -> None:
-    """The process group and Megatron's parallel state, for a single rank. No port is opened; once per process."""
-    if parallel_state.model_parallel_is_initialized():
-        return
-    if not dist.is_initialized():
-        if sys.platform == "linux":
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # gloo listens, even alone: on loopback only
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    with _one_group():
-        parallel_state.initialize_model_parallel(1, 1)
-    tensor_parallel.model_parallel_cuda_manual_seed(1234)
-
-
-@contextlib.contextmanager
-def _one_group() -> Iterator[None]:
-    """Megatron asks for some twenty groups. Of a single rank each is the whole world, and three idle gloo threads."""
-    assert dist.get_world_size() == 1
-    own = dist.new_group
-    dist.new_group = lambda *args, **kwargs: dist.group.WORLD
-    try:
-        yield
-    finally:
-        dist.new_group = own
+T = TypeVar("T")
+__all__ = ["Engine", "Place", "Saving"]
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class Engine:
@@ -73,21 +50,28 @@ class Engine:
 
     name = f"megatron-core {version('megatron-core')}"  # recorded with every version that it made
 
-    def __init__(self, folder: Path, settings: OptimizerSettings) -> None:
-        self.hf_config = model_module.read_config(folder)
+    def __init__(self, folder: Path, settings: OptimizerSettings, place: Place | None = None) -> None:
+        """Load a folder's weights. Without a place there is this rank alone. Raises ValueError where the model is not
+        mapped, the weights are not its config's, or the ranks' layout does not divide it."""
+        self.hf_config = read_config(folder)
+        layout = ranks.ParallelSettings() if place is None else place.layout
+        check_layout(self.hf_config, layout)
+        weights.check(folder, self.hf_config)
         self.settings = settings
         with cpu.device_mode():
-            start_ranks()
-            self.model = model_module.build(self.hf_config)
+            ranks.start(place)
+            self.model = model_module.build(self.hf_config, _DTYPES[settings.precision])
             self._ddp = DistributedDataParallel(
                 self.model.config,
                 DistributedDataParallelConfig(
-                    grad_reduce_in_fp32=True, use_distributed_optimizer=False, overlap_grad_reduce=False
+                    grad_reduce_in_fp32=True,
+                    use_distributed_optimizer=settings.distributed,
+                    overlap_grad_reduce=False,
                 ),
                 self.model,
             )
         self._optimizer: Any = None
-        self.load(folder)
+        self._load(folder)
         self.reset_optimizer()
         self.rest()
 
@@ -96,12 +80,22 @@ class Engine:
         """Rows of the output layer."""
         return self.hf_config["vocab_size"]
 
+    @staticmethod
+    def collect(mine: T) -> list[T]:
+        """What each data-parallel share found where the loss is seen, on all ranks."""
+        return ranks.collect(mine)
+
     # ---- weights -----------------------------------------------------------------------------------------------
 
     def load(self, folder: Path) -> None:
-        """Take a folder's weights. The optimiser is not touched."""
+        """Take a folder's weights. Adam's moments are not touched; its own copy of the weights follows."""
+        self._load(folder)
+        with cpu.device_mode():
+            self._optimizer.reload_model_params()
+
+    def _load(self, folder: Path) -> None:
         parameters = dict(self.model.named_parameters())
-        for name, tensor in weights.load(folder, self.model):
+        for name, tensor in weights.load(folder, self.model, self.hf_config):
             parameters[name].data.copy_(tensor)
 
     def export(self, folder: Path, base: Path) -> None:
@@ -114,8 +108,8 @@ class Engine:
         parameters = dict(self.model.named_parameters())
         own = {name: parameter.data for name, parameter in parameters.items()}
         try:
-            for name, tensor in weights.load(folder, self.model):
-                parameters[name].data = tensor
+            for name, tensor in weights.load(folder, self.model, self.hf_config):
+                parameters[name].data = tensor.to(parameters[name].device)
             yield
         finally:
             for name, parameter in parameters.items():
@@ -123,6 +117,9 @@ class Engine:
 
     def weight_fault(self) -> str | None:
         """The first weight that is not finite, or zero all over; None if there is none."""
+        return next((fault for fault in ranks.collect_all(self._weight_fault()) if fault), None)
+
+    def _weight_fault(self) -> str | None:
         for name, parameter in self.model.named_parameters():
             low, high = (float(bound) for bound in torch.aminmax(parameter.detach()))
             if not (abs(low) < float("inf") and abs(high) < float("inf")):
@@ -135,61 +132,91 @@ class Engine:
 
     def score(self, sequences: Sequence[Scored], budget: int, progress: Progress | None = None) -> list[Tensor]:
         """[R] log-probs of each sequence's response, at its temperature, in the order given. No gradient."""
-        found: list[Tensor] = [torch.empty(0)] * len(sequences)
-        groups = micro_batches([sequence.length for sequence in sequences], budget)
+        found: dict[int, Tensor] = {}
+
+        def note(group: list[int], logp: list[Tensor]) -> tuple[Tensor, int]:
+            found.update({index: logp_R.clone() for index, logp_R in zip(group, logp, strict=True)})
+            return torch.zeros(()), len(group)
+
         self.model.eval()
-        with cpu.device_mode(), torch.no_grad():
-            for done, group in enumerate(groups, 1):
-                batch = collate([sequences[index] for index in group])
-                for index, logp_R in zip(group, self.model(batch).split(batch.lengths), strict=True):
-                    found[index] = logp_R.clone()
-                if progress:
-                    progress(done, len(groups))
-        return found
+        with torch.no_grad():
+            self._run(sequences, note, budget, progress, learn=False)
+        whole = {index: logp_R for share in ranks.collect(found) for index, logp_R in share.items()}
+        return [whole[index] for index in range(len(sequences))]
 
     def distributions(self, sequence: Scored) -> Tensor:
         """[R, V] log-probs of the whole vocabulary at each response position, at temperature 1. No gradient."""
+        found: list[Tensor] = []
+
+        def forward_step(iterator: Iterator[Scored], model: torch.nn.Module) -> tuple[Tensor, Callable]:
+            logits = model(collate([next(iterator)]).to(model_module.DEVICE), logits=True)
+            if ranks.sees_loss():
+                logits = tensor_parallel.gather_from_tensor_model_parallel_region(logits)
+                found.append(logits.float().log_softmax(-1).cpu())
+            return logits, lambda _: (torch.zeros(()), torch.tensor(1, dtype=torch.int), {})
+
         self.model.eval()
-        with cpu.device_mode(), torch.no_grad():
-            return self.model(collate([sequence]), logits=True).float().log_softmax(-1)
+        with torch.no_grad():
+            self._schedule(iter([sequence]), forward_step, 1, sequence.length, learn=False)
+        return ranks.collect(found[0] if found else None)[0]
 
     # ---- learning ----------------------------------------------------------------------------------------------
 
     def accumulate(
         self, sequences: Sequence[Scored], loss: LossFunction, budget: int, progress: Progress | None = None
     ) -> None:
-        """Forward and backward over all sequences; gradients are of Σ loss / Σ samples."""
-        groups = micro_batches([sequence.length for sequence in sequences], budget)
+        """Forward and backward over all sequences; gradients are of Σ loss / Σ samples.
+
+        `loss` is called on the ranks that see it, each for its share of the sequences.
+        """
         self.model.train()
         self._ddp.restore_grad_buffers()
+        with cpu.device_mode():
+            self._ddp.zero_grad_buffer()
+            self._optimizer.zero_grad()
+        self._run(sequences, loss, budget, progress, learn=True)
+
+    def _run(
+        self, sequences: Sequence[Scored], loss: LossFunction, budget: int, progress: Progress | None, learn: bool
+    ) -> None:
+        """This rank's micro-batches through the schedule."""
+        lengths = [sequence.length for sequence in sequences]
+        share, every = parallel_state.get_data_parallel_rank(), parallel_state.get_data_parallel_world_size()
+        groups = shares(micro_batches(lengths, budget), lengths, every)[share]
+        # a share without samples takes part in the collectives all the same: with one that counts nothing
+        idle = not groups
+        groups = groups or [[lengths.index(min(lengths))]]
         done = 0
 
         def forward_step(iterator: Iterator[list[int]], model: torch.nn.Module) -> tuple[Tensor, Callable]:
             group = next(iterator)
-            batch: TokenBatch = collate([sequences[index] for index in group])
-            self._recompute(batch.token_ids_BS.shape[1] > self.settings.recompute_above_tokens)
+            batch = collate([sequences[index] for index in group])
+            self._recompute(learn and batch.token_ids_BS.shape[1] > self.settings.recompute_above_tokens)
 
             def loss_function(logp_N: Tensor) -> tuple[Tensor, Tensor, dict]:
                 nonlocal done
-                total, samples = loss(group, list(logp_N.split(batch.lengths)))
+                logp_N = logp_N.cpu()
+                total, samples = (logp_N.sum() * 0.0, 0) if idle else loss(group, list(logp_N.split(batch.lengths)))
                 done += 1
                 if progress:
                     progress(done, len(groups))
-                return total, torch.tensor(samples, dtype=torch.int), {}
+                device = model_module.DEVICE
+                return total.to(device), torch.tensor(samples, dtype=torch.int, device=device), {}
 
-            return model(batch), loss_function
+            return model(batch.to(model_module.DEVICE)), loss_function
 
+        self._schedule(iter(groups), forward_step, len(groups), max(lengths), learn)
+
+    def _schedule(self, items: Iterator[Any], forward_step: Callable, count: int, longest: int, learn: bool) -> None:
         with cpu.device_mode():
-            self._ddp.zero_grad_buffer()
-            self._optimizer.zero_grad()
             get_forward_backward_func()(
                 forward_step_func=forward_step,
-                data_iterator=iter(groups),
+                data_iterator=items,
                 model=[self._ddp],
-                num_microbatches=len(groups),
-                seq_length=max(sequence.length for sequence in sequences),
+                num_microbatches=count,
+                seq_length=longest,  # of no effect: stages tell each other the shapes
                 micro_batch_size=1,
-                forward_only=False,
+                forward_only=not learn,
             )
 
     def _recompute(self, on: bool) -> None:
@@ -235,45 +262,50 @@ class Engine:
             adam_eps=self.settings.eps,
             weight_decay=self.settings.weight_decay,
             clip_grad=self.settings.clip_grad,
-            params_dtype=torch.float32,
-            use_distributed_optimizer=False,
+            bf16=self.settings.precision == "bf16",
+            params_dtype=_DTYPES[self.settings.precision],
+            use_distributed_optimizer=self.settings.distributed,
         )
         with cpu.device_mode():
             self._optimizer = get_megatron_optimizer(config, [self._ddp])
 
-    def _adam(self) -> torch.optim.Optimizer:
-        [only] = self._optimizer.chained_optimizers
-        return only.optimizer
+    def begin_save(self, folder: Path, metadata: dict[str, str]) -> Saving | None:
+        """Plan a save of Adam's state (in bf16 with its fp32 weights) into an empty folder; None if it has not stepped.
 
-    def save_optimizer(self, path: Path, metadata: dict[str, str]) -> bool:
-        """Write Adam's state (beside, then renamed). False if it has not stepped yet."""
-        state = self._adam().state
-        tensors: dict[str, Tensor] = {}
-        step = 0.0
-        for name, parameter in self.model.named_parameters():
-            if not state.get(parameter):
-                return False
-            step = float(state[parameter]["step"])
-            tensors.update({f"{key}/{name}": state[parameter][key] for key in _STATES})
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(path.name + ".part")
-        save_file(tensors, part, metadata={**metadata, "step": str(step)})
-        part.replace(path)
+        Call `write` of what comes back in any thread, then `finish` here. Until `write` is through, the engine must
+        not step.
+        """
+        with cpu.device_mode():
+            return state.save(self.model, self._optimizer, folder, {**metadata, **self._kind()})
+
+    def finish_save(self, saving: Saving) -> None:
+        """Complete a save that was written. Raises OSError where a rank could not write."""
+        with cpu.device_mode():
+            saving.finish()
+
+    def save_state(self, folder: Path, metadata: dict[str, str]) -> bool:
+        """Save Adam's state into an empty folder and wait for it; False if it has not stepped."""
+        saving = self.begin_save(folder, metadata)
+        if saving is None:
+            return False
+        saving.write()
+        self.finish_save(saving)
         return True
 
-    def load_optimizer(self, path: Path, metadata: dict[str, str]) -> None:
-        """Take Adam's state from a file. ValueError if it is torn, or belongs to something else than `metadata`."""
+    def load_state(self, folder: Path, metadata: dict[str, str]) -> None:
+        """Take Adam's state from a folder, whatever the layout that saved it. ValueError if it is torn, or belongs to
+        something else than `metadata`; then Adam is fresh."""
+        self.reset_optimizer()
         try:
-            with safe_open(path, "pt") as file:
-                found = file.metadata() or {}
-                if other := {key: found.get(key) for key, value in metadata.items() if found.get(key) != value}:
-                    raise ValueError(f"{path}: optimiser state of {other}, wanted {metadata}")
-                self.reset_optimizer()
-                adam = self._adam()
-                for name, parameter in self.model.named_parameters():
-                    moments = {key: file.get_tensor(f"{key}/{name}").clone() for key in _STATES}
-                    # a 'step' of its own for each: one that is shared is bumped once per parameter
-                    adam.state[parameter] = {"step": torch.tensor(float(found["step"])), **moments}
-        except (SafetensorError, OSError) as fault:
+            with cpu.device_mode():
+                state.load(self.model, self._optimizer, folder, {**metadata, **self._kind()})
+        except ValueError:
             self.reset_optimizer()
-            raise ValueError(f"{path}: optimiser state can't be read: {fault}") from fault
+            raise
+
+    def adam(self) -> torch.optim.Optimizer:
+        """torch's Adam inside Megatron's optimiser, with this rank's state."""
+        return state.adam(self._optimizer)
+
+    def _kind(self) -> dict[str, str]:
+        return {"precision": self.settings.precision, "distributed": str(self.settings.distributed)}

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.unit.train.tiny import make_model, make_sample
 from train.batch import Scored, hinted_sequence, plain_sequence
 from train.megatron.engine import Engine
-from train.megatron.model import read_config
+from train.megatron.layout import read_config
 from train.megatron.weights import to_hf
 from train.settings import OptimizerSettings
 
@@ -131,16 +131,28 @@ def test_export_is_bit_exact_and_transformers_loads_it(folder: Path, engine: Eng
         assert torch.allclose(found, by_transformers(reference(tmp_path / "stepped"), SEQUENCES[0]), atol=2e-5)
 
 
-def test_an_optimiser_that_was_saved_steps_on_bit_for_bit(folder: Path, engine: Engine, tmp_path: Path) -> None:
-    identity = {"number": "1", "update_id": "u"}
-    assert not engine.save_optimizer(tmp_path / "none", identity)
+def stepped(engine: Engine) -> Engine:
     engine.accumulate(SEQUENCES, nll, 64)
     engine.step()
     engine.rest()
-    assert engine.save_optimizer(tmp_path / "state", identity)
+    return engine
+
+
+@pytest.mark.parametrize("kind", [{}, {"distributed": True}, {"precision": "bf16"},
+                                  {"precision": "bf16", "distributed": True}])  # fmt: skip
+def test_an_optimiser_that_was_saved_steps_on_bit_for_bit(
+    folder: Path, tmp_path: Path, kind: dict[str, object]
+) -> None:
+    identity = {"number": "1", "update_id": "u"}
+    settings = OptimizerSettings(learning_rate=1e-3, **kind)
+    engine = Engine(folder, settings)
+    for name in ("none", "state"):
+        (tmp_path / name).mkdir()
+    assert not engine.save_state(tmp_path / "none", identity)
+    assert stepped(engine).save_state(tmp_path / "state", identity)
     engine.export(tmp_path / "weights", folder)
-    other = Engine(tmp_path / "weights", OptimizerSettings(learning_rate=1e-3))
-    other.load_optimizer(tmp_path / "state", identity)
+    other = Engine(tmp_path / "weights", settings)
+    other.load_state(tmp_path / "state", identity)
     for each in (engine, other):
         each.accumulate(SEQUENCES[1:], nll, 64)
         each.step()
@@ -148,16 +160,48 @@ def test_an_optimiser_that_was_saved_steps_on_bit_for_bit(folder: Path, engine: 
         assert torch.equal(one, two)
 
 
-def test_a_torn_or_foreign_optimiser_state_is_refused(engine: Engine, tmp_path: Path) -> None:
-    engine.accumulate(SEQUENCES, nll, 64)
-    engine.step()
-    path = tmp_path / "state"
-    engine.save_optimizer(path, {"number": "1"})
+def test_bf16_keeps_what_its_weights_round_away(folder: Path) -> None:
+    """At a rate below bf16's resolution the weights move only because Adam has them in fp32."""
+    engine = Engine(folder, OptimizerSettings(learning_rate=1e-4, precision="bf16", weight_decay=0.0))
+    start = [parameter.detach().clone() for parameter in engine.model.parameters()]
+    moved = []
+    for _ in range(12):
+        stepped(engine)
+        moved.append(sum(int((a != b).sum()) for a, b in zip(start, engine.model.parameters(), strict=True)))
+    assert engine.model.embedding.word_embeddings.weight.dtype == torch.bfloat16
+    assert moved[-1] > 2 * moved[0] > 0
+
+
+def test_weights_that_are_taken_over_reach_adams_own(folder: Path, tmp_path: Path) -> None:
+    for kind in ({"precision": "bf16"}, {"distributed": True}, {"precision": "bf16", "distributed": True}):
+        engine = Engine(folder, OptimizerSettings(learning_rate=1e-3, weight_decay=0.0, **kind))
+        fresh = Engine(folder, OptimizerSettings(learning_rate=1e-3, weight_decay=0.0, **kind))
+        stepped(engine).load(folder)
+        engine.reset_optimizer()
+        for one, two in zip(stepped(engine).model.parameters(), stepped(fresh).model.parameters(), strict=True):
+            assert torch.equal(one, two), kind
+
+
+def test_a_torn_or_foreign_optimiser_state_is_refused(folder: Path, engine: Engine, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    stepped(engine).save_state(state, {"number": "1"})
     with pytest.raises(ValueError, match="wanted"):
-        engine.load_optimizer(path, {"number": "2"})
-    path.write_bytes(path.read_bytes()[:-100])
+        engine.load_state(state, {"number": "2"})
+    with pytest.raises(ValueError, match="wanted"):
+        Engine(folder, OptimizerSettings(distributed=True)).load_state(state, {"number": "1"})
+    part = max(state.iterdir(), key=lambda path: path.stat().st_size)
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-100])
+    with pytest.raises(ValueError, match="were written: fetch it again"):
+        engine.load_state(state, {"number": "1"})
+    part.write_bytes(bytes(len(whole)))
     with pytest.raises(ValueError, match="can't be read"):
-        engine.load_optimizer(path, {"number": "1"})
+        engine.load_state(state, {"number": "1"})
+    assert not engine.adam().state
+    (state / "state.json").unlink()
+    with pytest.raises(ValueError, match="was not written to its end"):
+        engine.load_state(state, {"number": "1"})
 
 
 def test_borrowed_weights_go_back(folder: Path, engine: Engine) -> None:
@@ -212,8 +256,7 @@ def test_what_is_not_mapped_is_refused_by_name(tmp_path: Path, change: str, name
         read_config(tmp_path)
 
 
-def test_missing_and_unknown_weights_are_refused(tmp_path: Path) -> None:
-    from safetensors.torch import save_file
+def test_missing_unknown_and_misshapen_weights_are_refused(tmp_path: Path) -> None:
 
     folder = make_model(tmp_path / "model")
     tensors = load_file(folder / "model.safetensors")
@@ -224,3 +267,22 @@ def test_missing_and_unknown_weights_are_refused(tmp_path: Path) -> None:
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(ValueError, match=r"missing, as model\.norm"):
         Engine(folder, OptimizerSettings())
+    save_file({**tensors, "model.norm.weight": torch.ones(65)}, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=r"model\.norm\.weight is \[65\], its config asks for \[64\]"):
+        Engine(folder, OptimizerSettings())
+    cut = (folder / "model.safetensors").read_bytes()[:-1000]
+    (folder / "model.safetensors").write_bytes(cut)
+    with pytest.raises(ValueError, match="it may be cut off"):
+        Engine(folder, OptimizerSettings())
+
+
+def test_weights_that_do_not_fit_change_nothing(folder: Path, engine: Engine, tmp_path: Path) -> None:
+    before = [parameter.detach().clone() for parameter in engine.model.parameters()]
+    engine.export(tmp_path / "bad", folder)
+    tensors = load_file(tmp_path / "bad" / "model.safetensors")
+    tensors = {name: tensor + 1 for name, tensor in tensors.items()}
+    last = max(tensors)
+    save_file({**tensors, last: tensors[last][:-1].contiguous()}, tmp_path / "bad" / "model.safetensors")
+    with pytest.raises(ValueError, match=last):
+        engine.load(tmp_path / "bad")
+    assert all(torch.equal(a, b) for a, b in zip(before, engine.model.parameters(), strict=True))
