@@ -216,8 +216,8 @@ class Sample:
 
     @property
     def counts(self) -> bool:
-        """Whether it counts towards a batch: a reward of +1 or -1, or a hint."""
-        return self.reward in (1, -1) or self.hint is not None
+        """Whether it counts towards a batch: a reward of +1 or -1, a hint, or any reward among a group's steps."""
+        return self.reward in (1, -1) or self.hint is not None or self.group_id is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

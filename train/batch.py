@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from storage.records import Sample, TokenIds
+from train.advantages import standardised
 from train.settings import BatchSettings
 
 CONSUMED = "consumed"
@@ -35,6 +36,31 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenScores:
+    """What a model says of the scored tokens, of one sequence ([R]) or of a batch ([N])."""
+
+    logp: Tensor  # [R]
+    entropy: Tensor | None = None  # [R] nats, of the whole distribution
+    top: Tensor | None = None  # [R, K] log-probs of other tokens at the same positions
+    top_ids: Tensor | None = None  # [R, K] which tokens
+
+    def split(self, lengths: Sequence[int]) -> "list[TokenScores]":
+        """One for each sequence, on the CPU."""
+        names = [name for name in ("logp", "entropy", "top", "top_ids") if getattr(self, name) is not None]
+        parts = [getattr(self, name).cpu().split(list(lengths)) for name in names]
+        return [TokenScores(**dict(zip(names, part, strict=True))) for part in zip(*parts, strict=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is asked of a model beside the log-probs."""
+
+    entropy: bool = False
+    top: int = 0  # the K most likely tokens
+    of: Sequence[Tensor] | None = None  # [R, K] ids for each sequence: their log-probs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBatch:
     """Padded ids, and where in them the scored tokens are predicted."""
 
@@ -44,14 +70,15 @@ class TokenBatch:
     target_N: Tensor  # int64: the token
     temperature_N: Tensor  # float32
     lengths: tuple[int, ...]  # [B] R of each sequence: splits N
+    wanted: Wanted = Wanted()
+    of_NK: Tensor | None = None  # int64: other tokens whose log-probs are wanted
 
     def to(self, device: torch.device) -> "TokenBatch":
         """The same on a device."""
-        moved = {
-            name: getattr(self, name).to(device)
-            for name in ("token_ids_BS", "row_N", "column_N", "target_N", "temperature_N")
-        }
-        return TokenBatch(**moved, lengths=self.lengths)
+        names = ("token_ids_BS", "row_N", "column_N", "target_N", "temperature_N")
+        moved = {name: getattr(self, name).to(device) for name in names}
+        of_NK = None if self.of_NK is None else self.of_NK.to(device)
+        return TokenBatch(**moved, lengths=self.lengths, wanted=self.wanted, of_NK=of_NK)
 
 
 def scoring_temperature(temperature: float) -> float:
@@ -86,6 +113,7 @@ def select(
     consumed: Collection[str],
     vocab_size: int,
     settings: BatchSettings,
+    objective: str = "policy",
 ) -> tuple[list[Sample], dict[str, str]]:
     """The samples that train, in their order, and {sample_id: reason} for the others."""
     kept: dict[str, Sample] = {}
@@ -98,11 +126,34 @@ def select(
             left_out[sample.sample_id] = f"{CONSUMED}: the head or an ancestor of it trained on this sample"
             continue
         reason = _fault(sample, head, ancestors, vocab_size, settings)
+        if reason is None and objective == "sft" and sample.reward != 1:
+            reason = f"not good: its reward is {sample.reward}, supervised fine-tuning takes answers of reward 1"
         if reason is None:
             kept[sample.sample_id] = sample
         else:
             left_out[sample.sample_id] = reason
+    if objective == "policy":
+        for sample, reward in zip(list(kept.values()), step_rewards(list(kept.values())), strict=True):
+            if sample.group_id is not None and reward is None and sample.hint is None:
+                del kept[sample.sample_id]
+                left_out[sample.sample_id] = (
+                    f"no spread: step {sample.step_index} of group {sample.group_id} has no others of another reward"
+                )
     return list(kept.values()), left_out
+
+
+def step_rewards(samples: Sequence[Sample]) -> list[float | None]:
+    """Each sample's reward as it enters the advantage: its own, or, for a step of a group of episodes, standardised
+    over the steps with the same index in that group (None where that has no spread)."""
+    rewards = [sample.reward for sample in samples]
+    grouped = [
+        index for index, sample in enumerate(samples) if sample.group_id is not None and sample.reward is not None
+    ]
+    keys = [(samples[index].group_id, samples[index].step_index) for index in grouped]
+    found = standardised([samples[index].reward or 0.0 for index in grouped], keys)
+    for index, reward in zip(grouped, found, strict=True):
+        rewards[index] = reward
+    return rewards
 
 
 def _fault(
@@ -156,8 +207,8 @@ def shares(groups: Sequence[list[int]], lengths: Sequence[int], ranks: int) -> l
     return found
 
 
-def collate(sequences: Sequence[Scored]) -> TokenBatch:
-    """Pad to the longest, and note where each response token is predicted."""
+def collate(sequences: Sequence[Scored], wanted: Wanted | None = None) -> TokenBatch:
+    """Pad to the longest, and note where each response token is predicted. `wanted.of` is in the sequences' order."""
     longest = max(sequence.length for sequence in sequences)
     token_ids_BS = torch.zeros((len(sequences), longest), dtype=torch.int64)
     rows, columns, targets, temperatures = [], [], [], []
@@ -176,6 +227,8 @@ def collate(sequences: Sequence[Scored]) -> TokenBatch:
         target_N=torch.cat(targets).to(torch.int64),
         temperature_N=torch.cat(temperatures),
         lengths=tuple(len(sequence.response_ids) for sequence in sequences),
+        wanted=wanted or Wanted(),
+        of_NK=torch.cat(list(wanted.of)) if wanted and wanted.of is not None else None,
     )
 
 

@@ -4,8 +4,15 @@ The defaults are the laptop profile, measured on SmolLM2-135M. Where the paper d
 The KL weight β and the loss weight travel with each sample (laptop: β 0.05; paper: 0 personal, 0.01 general).
 """
 
+import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+
+
+def _check(setting: str, value: Any, holds: bool, limit: str) -> None:
+    """Raise unless the limit holds. Comparisons with NaN never hold, so a NaN never passes."""
+    if not holds:
+        raise ValueError(f"{setting} is {value!r}: must {limit}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,21 +24,46 @@ class AdvantageSettings:
     gap_clip: float = 2.0  # c, nats: |teacher - student| per token counts up to here (the paper names no value)
 
     def __post_init__(self) -> None:
-        if not self.gap_clip > 0:
-            raise ValueError(f"advantages.gap_clip is {self.gap_clip}: must be above 0 nats")
+        for name in ("reward_weight", "opd_weight"):
+            value = getattr(self, name)
+            _check(f"advantages.{name}", value, 0 <= value < math.inf, "be 0 or above, and finite")
+        _check("advantages.gap_clip", self.gap_clip, self.gap_clip > 0, "be above 0 nats")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSettings:
-    """The shape of the policy loss (`train/loss.py`)."""
+    """The shape of the loss (`train/loss.py`)."""
 
+    objective: Literal["policy", "sft"] = "policy"  # sft: -ℓ on every trained token, for a warm start on good episodes
     clip_low: float = 0.2  # ρ counts down to 1 - clip_low
     clip_high: float = 0.28  # ρ counts up to 1 + clip_high
+    dual_clip: float | None = None  # c: where A < 0 the objective counts down to c·A; None has no bound
     max_importance: float = 2.0  # cap of the importance weight exp(ℓ_old - μ)
+    kl: Literal["k1", "k2", "k3"] = "k3"  # the estimator of KL(student ‖ start) that each sample's β weighs
+    entropy_weight: float = 0.0  # of the bonus for the entropy of the student's whole distribution
+    distill_weight: float = 0.0  # of the divergence from the teacher over its top K tokens and the rest
+    distill_direction: Literal["forward", "reverse"] = "reverse"  # forward: KL(teacher ‖ student)
+    distill_top_k: int = 20  # K
 
     def __post_init__(self) -> None:
-        if not (0 < self.clip_low < 1 and self.clip_high > 0 and self.max_importance > 0):
-            raise ValueError(f"{self}: clip_low must lie between 0 and 1, the others above 0")
+        for name, choices in (
+            ("objective", ("policy", "sft")),
+            ("kl", ("k1", "k2", "k3")),
+            ("distill_direction", ("forward", "reverse")),
+        ):
+            value = getattr(self, name)
+            _check(f"loss.{name}", value, value in choices, f"be one of {', '.join(choices)}")
+        _check("loss.clip_low", self.clip_low, 0 < self.clip_low < 1, "lie between 0 and 1")
+        for name in ("clip_high", "max_importance"):
+            value = getattr(self, name)
+            _check(f"loss.{name}", value, value > 0, "be above 0")
+        dual = self.dual_clip
+        _check("loss.dual_clip", dual, dual is None or 1 < dual < math.inf, "be above 1 and finite, or none")
+        for name in ("entropy_weight", "distill_weight"):
+            value = getattr(self, name)
+            _check(f"loss.{name}", value, 0 <= value < math.inf, "be 0 or above, and finite")
+        top = self.distill_top_k
+        _check("loss.distill_top_k", top, isinstance(top, int) and top >= 1, "be a whole number from 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +75,16 @@ class BatchSettings:
     max_version_lag: int = 8  # head minus the sample's oldest version (paper: 2 in waves)
     max_train_tokens: int = 2048  # prompt + response, with the hint too (paper: 16,384)
     micro_batch_tokens: int = 512  # padded tokens of one forward and backward pass
+    minibatches: int = 1  # optimiser steps that a batch is cut into; with more, or more epochs, ℓ_old is frozen first
+    epochs: int = 1  # times that a batch is gone through
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_samples <= self.full_batch:
             raise ValueError(f"batch.min_samples is {self.min_samples}: must be 1 to full_batch ({self.full_batch})")
         if min(self.max_train_tokens, self.micro_batch_tokens) < 2 or self.max_version_lag < 0:
             raise ValueError(f"{self}: token limits must be at least 2 and max_version_lag at least 0")
+        _check("batch.minibatches", self.minibatches, 1 <= self.minibatches <= self.full_batch, "be 1 to full_batch")
+        _check("batch.epochs", self.epochs, self.epochs >= 1, "be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,6 +132,7 @@ def _select(samples: Sequence[Sample], vocab_size: int, settings: TrainSettings,
         consumed=(),
         vocab_size=vocab_size,
         settings=settings.batch,
+        objective=settings.loss.objective,
     )
     console.print(f"{len(samples)} samples, {len(kept)} of them train")
     for reason, count in Counter(left_out.values()).most_common():

@@ -214,6 +214,7 @@ class Trainer:
             consumed=self.versions.consumed(head),
             vocab_size=self._ranks.vocab_size,
             settings=self.settings.batch,
+            objective=self.settings.loss.objective,
         )
 
     def _refusal(self, kept: list[Sample], left_out: dict[str, str]) -> StepResult | None:

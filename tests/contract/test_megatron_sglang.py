@@ -56,7 +56,7 @@ def worst(engine: Engine, answers: list[tuple[Scored, tuple[float, ...]]]) -> fl
 
 def train_away(engine: Engine, sequences: list[Scored]) -> None:
     """A step large enough to see."""
-    engine.accumulate(sequences, lambda group, logp: (-sum(each.mean() for each in logp), len(group)), 512)
+    engine.accumulate(sequences, lambda group, found: (-sum(each.logp.mean() for each in found), len(group)), 512)
     engine.step()
     engine.rest()
 

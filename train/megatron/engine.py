@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from train.batch import Scored, collate, micro_batches, shares
+from train.batch import Scored, TokenScores, Wanted, collate, micro_batches, shares
 from train.megatron import cpu
 
 cpu.install()
@@ -37,8 +38,8 @@ from train.megatron.ranks import Place  # noqa: E402
 from train.megatron.state import Saving  # noqa: E402
 from train.settings import OptimizerSettings  # noqa: E402
 
-# (indices of the sequences in this micro-batch, their log-probs) -> (summed loss, samples counted)
-LossFunction = Callable[[list[int], list[Tensor]], tuple[Tensor, int]]
+# (indices of the sequences in this micro-batch, what the model says of each) -> (summed loss, samples counted)
+LossFunction = Callable[[list[int], list[TokenScores]], tuple[Tensor, int]]
 Progress = Callable[[int, int], None]
 T = TypeVar("T")
 __all__ = ["Engine", "Place", "Saving"]
@@ -132,16 +133,24 @@ class Engine:
 
     def score(self, sequences: Sequence[Scored], budget: int, progress: Progress | None = None) -> list[Tensor]:
         """[R] log-probs of each sequence's response, at its temperature, in the order given. No gradient."""
-        found: dict[int, Tensor] = {}
+        return [found.logp for found in self.score_more(sequences, Wanted(), budget, progress)]
 
-        def note(group: list[int], logp: list[Tensor]) -> tuple[Tensor, int]:
-            found.update({index: logp_R.clone() for index, logp_R in zip(group, logp, strict=True)})
+    def score_more(
+        self, sequences: Sequence[Scored], wanted: Wanted, budget: int, progress: Progress | None = None
+    ) -> list[TokenScores]:
+        """As `score`, with what else is wanted. Raises ValueError if more tokens are wanted than there are."""
+        if wanted.top > self.vocab_size:
+            raise ValueError(f"the top {wanted.top} tokens are wanted of a vocabulary of {self.vocab_size}")
+        found: dict[int, TokenScores] = {}
+
+        def note(group: list[int], scores: list[TokenScores]) -> tuple[Tensor, int]:
+            found.update(zip(group, scores, strict=True))
             return torch.zeros(()), len(group)
 
         self.model.eval()
         with torch.no_grad():
-            self._run(sequences, note, budget, progress, learn=False)
-        whole = {index: logp_R for share in ranks.collect(found) for index, logp_R in share.items()}
+            self._run(sequences, note, budget, progress, wanted, learn=False)
+        whole = {index: scores for share in ranks.collect(found) for index, scores in share.items()}
         return [whole[index] for index in range(len(sequences))]
 
     def distributions(self, sequence: Scored) -> Tensor:
@@ -163,7 +172,12 @@ class Engine:
     # ---- learning ----------------------------------------------------------------------------------------------
 
     def accumulate(
-        self, sequences: Sequence[Scored], loss: LossFunction, budget: int, progress: Progress | None = None
+        self,
+        sequences: Sequence[Scored],
+        loss: LossFunction,
+        budget: int,
+        progress: Progress | None = None,
+        wanted: Wanted | None = None,
     ) -> None:
         """Forward and backward over all sequences; gradients are of Σ loss / Σ samples.
 
@@ -174,10 +188,17 @@ class Engine:
         with cpu.device_mode():
             self._ddp.zero_grad_buffer()
             self._optimizer.zero_grad()
-        self._run(sequences, loss, budget, progress, learn=True)
+        self._run(sequences, loss, budget, progress, wanted or Wanted(), learn=True)
 
     def _run(
-        self, sequences: Sequence[Scored], loss: LossFunction, budget: int, progress: Progress | None, learn: bool
+        self,
+        sequences: Sequence[Scored],
+        loss: LossFunction,
+        budget: int,
+        progress: Progress | None,
+        wanted: Wanted,
+        *,
+        learn: bool,
     ) -> None:
         """This rank's micro-batches through the schedule."""
         lengths = [sequence.length for sequence in sequences]
@@ -190,13 +211,14 @@ class Engine:
 
         def forward_step(iterator: Iterator[list[int]], model: torch.nn.Module) -> tuple[Tensor, Callable]:
             group = next(iterator)
-            batch = collate([sequences[index] for index in group])
+            of = None if wanted.of is None else [wanted.of[index] for index in group]
+            batch = collate([sequences[index] for index in group], replace(wanted, of=of))
             self._recompute(learn and batch.token_ids_BS.shape[1] > self.settings.recompute_above_tokens)
 
-            def loss_function(logp_N: Tensor) -> tuple[Tensor, Tensor, dict]:
+            def loss_function(found: TokenScores) -> tuple[Tensor, Tensor, dict]:
                 nonlocal done
-                logp_N = logp_N.cpu()
-                total, samples = (logp_N.sum() * 0.0, 0) if idle else loss(group, list(logp_N.split(batch.lengths)))
+                scores = found.split(batch.lengths)
+                total, samples = (scores[0].logp.sum() * 0.0, 0) if idle else loss(group, scores)
                 done += 1
                 if progress:
                     progress(done, len(groups))

@@ -24,7 +24,8 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from train.batch import TokenBatch
+from train.batch import TokenBatch, TokenScores, Wanted
+from train.megatron import vocabulary
 from train.megatron.attention import CausalAttention
 from train.megatron.layout import head_width, kv_heads, rope_of
 
@@ -37,9 +38,9 @@ class ScoringModel(GPTModel):
     def _postprocess(self, hidden_states: Tensor, **_: Any) -> Tensor:
         return hidden_states  # the output layer runs in forward(), on chosen positions
 
-    def forward(self, batch: TokenBatch, logits: bool = False) -> Tensor:
-        """[N] log-probs of batch.target_N at each request's temperature; with `logits` [N, V] at temperature 1 (this
-        rank's part of V). A stage that is not the last gives [S, B, H] for the next one."""
+    def forward(self, batch: TokenBatch, logits: bool = False) -> TokenScores | Tensor:
+        """Scores of batch.target_N, and what else is wanted, at each request's temperature; with `logits` [N, V] at
+        temperature 1 (this rank's part of V). A stage that is not the last gives [S, B, H] for the next one."""
         position_ids = torch.arange(batch.token_ids_BS.shape[1], device=batch.token_ids_BS.device)
         hidden_SBH = super().forward(batch.token_ids_BS, position_ids.expand_as(batch.token_ids_BS), None)
         if not self.post_process:
@@ -54,7 +55,24 @@ class ScoringModel(GPTModel):
         if logits:
             return logits_N1V[:, 0]
         logits_N1V = logits_N1V if exact else logits_N1V.float() / scale_N11
-        return -tensor_parallel.vocab_parallel_cross_entropy(logits_N1V, batch.target_N[:, None])[:, 0]
+        if batch.wanted == Wanted():
+            loss_N1 = tensor_parallel.vocab_parallel_cross_entropy(logits_N1V, batch.target_N[:, None])
+            return TokenScores(logp=-loss_N1[:, 0])
+        return _more(logits_N1V[:, 0], batch)
+
+
+def _more(logits_NV: Tensor, batch: TokenBatch) -> TokenScores:
+    """Log-probs and what else is wanted, from this rank's part of the logits."""
+    wanted, normaliser_N = batch.wanted, vocabulary.log_normaliser(logits_NV)
+    top_ids_NK, top_NK = vocabulary.top(logits_NV, normaliser_N, wanted.top) if wanted.top else (None, None)
+    if batch.of_NK is not None:
+        top_NK = vocabulary.log_probs(logits_NV, normaliser_N, batch.of_NK)
+    return TokenScores(
+        logp=vocabulary.log_probs(logits_NV, normaliser_N, batch.target_N[:, None])[:, 0],
+        entropy=vocabulary.entropy(logits_NV, normaliser_N) if wanted.entropy else None,
+        top=top_NK,
+        top_ids=top_ids_NK,
+    )
 
 
 def transformer_config(config: dict[str, Any], dtype: torch.dtype) -> TransformerConfig:

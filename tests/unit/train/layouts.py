@@ -12,8 +12,9 @@ import torch.distributed as dist
 
 from storage.records import Sample
 from tests.unit.train.tiny import make_sample
+from train.batch import Wanted, plain_sequence
 from train.megatron.engine import Engine
-from train.settings import BatchSettings, OptimizerSettings, ParallelSettings, TrainSettings
+from train.settings import BatchSettings, LossSettings, OptimizerSettings, ParallelSettings, TrainSettings
 from train.update import learn
 
 RATE = 1e-3
@@ -25,11 +26,14 @@ LAYOUTS = {
     "data": ParallelSettings(data=2),
 }
 DISTRIBUTED, BF16 = {"distributed": True}, {"precision": "bf16", "distributed": True}
+EXTRAS = LossSettings(entropy_weight=0.1, distill_weight=1.0, distill_top_k=4)  # of scenarios named so
 # scenario: (model, layout, what Adam is); qwen3 is untied, the others tie their embeddings
 SCENARIOS: dict[str, tuple[str, str, dict]] = {
     f"{model}.{layout}": (model, layout, {}) for layout in LAYOUTS for model in ("llama", "qwen3")
 } | {
     "qwen2.tensor": ("qwen2", "tensor", {}),
+    "llama.tensor.extras": ("llama", "tensor", {}),
+    "llama.data.extras": ("llama", "data", {}),
     "qwen3.tensor.bf16": ("qwen3", "tensor", BF16),
     "qwen3.pipeline.bf16": ("qwen3", "pipeline", BF16),
     "qwen3.data.distributed": ("qwen3", "data", DISTRIBUTED),
@@ -42,19 +46,22 @@ def single(name: str) -> str:
     return ".".join([model, *suffix])
 
 
-def settings(kind: dict, budget: int = 40) -> TrainSettings:
+def settings(kind: dict, extras: bool = False) -> TrainSettings:
     return TrainSettings(
-        batch=BatchSettings(full_batch=4, micro_batch_tokens=budget),
+        batch=BatchSettings(full_batch=4, micro_batch_tokens=40, minibatches=2 if extras else 1),
+        loss=EXTRAS if extras else LossSettings(),
         optimizer=OptimizerSettings(learning_rate=RATE, **kind),
         max_drift=9.0,
     )
 
 
-def steps(engine: Engine, samples: list[Sample], kind: dict, reference: Path, count: int = 3) -> list[dict]:
+def steps(
+    engine: Engine, samples: list[Sample], kind: dict, reference: Path, count: int = 3, extras: bool = False
+) -> list[dict]:
     """Metrics of each step."""
     found = []
     for number in range(count):
-        learned = learn(engine, samples, reference, settings(kind), f"u{number}", lambda *_: None)
+        learned = learn(engine, samples, reference, settings(kind, extras), f"u{number}", lambda *_: None)
         assert learned.fault is None and len(learned.scores) == len(samples), learned
         found.append(learned.metrics)
         engine.rest()
@@ -63,15 +70,14 @@ def steps(engine: Engine, samples: list[Sample], kind: dict, reference: Path, co
 
 def play(make: Callable[[Path, OptimizerSettings], Engine], folder: Path, name: str, kind: dict, out: Path) -> dict:
     """Everything that a layout must not change."""
-    from train.batch import plain_sequence
-
     optimizer = settings(kind).optimizer
     engine = make(folder, optimizer)
     sequences = [plain_sequence(sample) for sample in SAMPLES]
     found: dict = {
         "scores": engine.score(sequences, 40),
         "distribution": engine.distributions(sequences[0]),
-        "metrics": steps(engine, SAMPLES, kind, folder),
+        "more": engine.score_more(sequences, Wanted(entropy=True, top=4), 40)[2],
+        "metrics": steps(engine, SAMPLES, kind, folder, extras="extras" in name),
     }
     engine.export(out / f"{name}.out", folder)
     state = out / f"{name}.state"
@@ -88,7 +94,7 @@ def play(make: Callable[[Path, OptimizerSettings], Engine], folder: Path, name: 
     pairs = zip(engine.model.parameters(), other.model.parameters(), strict=True)
     found["restart"] = all(torch.equal(one, two) for one, two in pairs)
     again = make(folder, optimizer)  # and the same batch gives the same steps
-    found["again"] = steps(again, SAMPLES, kind, folder) == found["metrics"]
+    found["again"] = steps(again, SAMPLES, kind, folder, extras="extras" in name) == found["metrics"]
     found["fault"] = again.weight_fault()
     next(again.model.parameters()).data.fill_(float("nan") if dist.is_initialized() and dist.get_rank() else 1.0)
     found["fault of one rank"] = again.weight_fault()

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.unit.train.tiny import make_model, make_sample
-from train.batch import Scored, hinted_sequence, plain_sequence
+from train.batch import Scored, TokenScores, hinted_sequence, plain_sequence
 from train.megatron.engine import Engine
 from train.megatron.layout import read_config
 from train.megatron.weights import to_hf
@@ -40,8 +40,8 @@ def by_transformers(model: torch.nn.Module, sequence: Scored) -> torch.Tensor:
     return torch.stack([logp[start + i - 1, token] for i, token in enumerate(sequence.response_ids)])
 
 
-def nll(group: list[int], logp: list[torch.Tensor]) -> tuple[torch.Tensor, int]:
-    return sum((-each.mean() for each in logp), torch.zeros(())), len(group)
+def nll(group: list[int], found: list[TokenScores]) -> tuple[torch.Tensor, int]:
+    return sum((-each.logp.mean() for each in found), torch.zeros(())), len(group)
 
 
 def gradients(engine: Engine) -> dict[str, torch.Tensor]:

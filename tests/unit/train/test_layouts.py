@@ -38,7 +38,9 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def of(out: Path, name: str) -> tuple[dict, dict]:
     """What two ranks found, and what one did."""
-    return torch.load(out / f"{name}.pt"), torch.load(out / "single" / f"{single(name)}.pt")
+    return torch.load(out / f"{name}.pt", weights_only=False), torch.load(
+        out / "single" / f"{single(name)}.pt", weights_only=False
+    )
 
 
 def tensors(folder: Path) -> dict[str, torch.Tensor]:
@@ -60,6 +62,9 @@ def test_scores_and_distributions_are_those_of_one_rank(out: Path, name: str) ->
     for a, b in zip(two["scores"], one["scores"], strict=True):
         assert torch.allclose(a, b, atol=tolerance(name))
     assert torch.allclose(two["distribution"], one["distribution"], atol=tolerance(name))
+    assert torch.allclose(two["more"].entropy, one["more"].entropy, atol=tolerance(name))
+    assert torch.allclose(two["more"].top, one["more"].top, atol=tolerance(name))
+    assert "bf16" in name or torch.equal(two["more"].top_ids, one["more"].top_ids)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

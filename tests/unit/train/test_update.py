@@ -1,15 +1,17 @@
 """One update's mathematics end to end on the tiny model, against autograd through transformers in the same formula."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.unit.train.tiny import make_model, make_sample
-from train.batch import Scored, hinted_sequence, plain_sequence
+from storage.records import Sample
+from tests.unit.train.tiny import VOCAB, make_model, make_sample
+from train.batch import Scored, Wanted, hinted_sequence, plain_sequence, select, step_rewards
 from train.megatron.engine import Engine
-from train.settings import BatchSettings, OptimizerSettings, TrainSettings
+from train.settings import AdvantageSettings, BatchSettings, LossSettings, OptimizerSettings, TrainSettings
 from train.update import Learned, learn
 
 SETTINGS = TrainSettings(nice=0, batch=BatchSettings(full_batch=8, micro_batch_tokens=48), max_drift=9.0)
@@ -111,3 +113,147 @@ def test_bad_gradients_have_a_named_fault(base: Path) -> None:
     assert fault(TrainSettings(max_drift=1e-6)).startswith("drift")
     next(iter(engine.model.parameters())).data[0, 0] = float("nan")
     assert fault(SETTINGS).startswith("not finite")
+
+
+# ---- options, each of which must change the step -----------------------------------------------------------------
+
+
+def step_of(
+    folder: Path, base: Path, settings: TrainSettings, samples: list[Sample]
+) -> tuple[list[torch.Tensor], Learned]:
+    engine = Engine(folder, OptimizerSettings(learning_rate=1e-3))
+    learned = learn(engine, samples, base, settings, "u", lambda *_: None)
+    assert learned.fault is None, learned
+    return [parameter.detach().clone() for parameter in engine.model.parameters()], learned
+
+
+PLAIN = TrainSettings(nice=0, batch=BatchSettings(full_batch=8, micro_batch_tokens=48), max_drift=9.0)
+OPTIONS = {
+    "entropy": replace(PLAIN, loss=LossSettings(entropy_weight=0.1)),
+    "reverse distillation": replace(PLAIN, loss=LossSettings(distill_weight=1.0)),
+    "forward distillation": replace(PLAIN, loss=LossSettings(distill_weight=1.0, distill_direction="forward")),
+    "fewer bins": replace(PLAIN, loss=LossSettings(distill_weight=1.0, distill_top_k=3)),
+    "k1": replace(PLAIN, loss=LossSettings(kl="k1")),
+    "importance": replace(PLAIN, loss=LossSettings(max_importance=0.5)),
+    "minibatches": replace(PLAIN, batch=replace(PLAIN.batch, minibatches=4)),
+    "epochs": replace(PLAIN, batch=replace(PLAIN.batch, epochs=2)),
+    "reward weight": replace(PLAIN, advantages=AdvantageSettings(reward_weight=0.3)),
+    "gap clip": replace(PLAIN, advantages=AdvantageSettings(gap_clip=0.01)),
+}
+
+
+def test_every_option_changes_the_step(moved: Path, base: Path) -> None:
+    samples = [make_sample(seed) for seed in range(8)]
+    found = {name: step_of(moved, base, settings, samples)[0] for name, settings in {"plain": PLAIN, **OPTIONS}.items()}
+    for name, weights in found.items():
+        for other, others in found.items():
+            same = all(torch.equal(one, two) for one, two in zip(weights, others, strict=True))
+            assert same == (name == other), (name, other)
+
+
+def test_minibatches_share_what_was_scored_first_and_the_clip_acts(moved: Path, base: Path) -> None:
+    samples = [make_sample(seed) for seed in range(8)]
+    batch = replace(PLAIN.batch, minibatches=4, epochs=3)
+    engine = Engine(moved, OptimizerSettings(learning_rate=3e-2))
+    before = engine.score([plain_sequence(sample) for sample in samples], 48)
+    settings = replace(PLAIN, batch=batch, max_grad_norm=1e9)
+    learned = learn(engine, samples, base, settings, "u", lambda *_: None)
+    assert learned.fault is None and learned.steps == 12 and learned.metrics["clipped"] > 0
+    for score, logp in zip(learned.scores, before, strict=True):
+        assert torch.allclose(torch.tensor(score.logp_old), logp, atol=1e-6)
+    _, single = step_of(moved, base, PLAIN, samples)
+    assert single.steps == 1 and single.metrics["clipped"] == 0
+
+
+def test_entropy_and_top_k_are_those_of_the_whole_distribution(moved: Path) -> None:
+    engine, sequence = Engine(moved, OptimizerSettings()), plain_sequence(make_sample(2))  # at temperature 1
+    assert sequence.temperature == 1.0
+    logp_RV = engine.distributions(sequence)
+    [found] = engine.score_more([sequence], Wanted(entropy=True, top=5), 64)
+    assert torch.allclose(found.entropy, -(logp_RV.exp() * logp_RV).sum(-1), atol=1e-5)
+    values, ids = logp_RV.topk(5, -1)
+    assert torch.equal(found.top_ids, ids) and torch.allclose(found.top, values, atol=1e-5)
+    picked = torch.tensor([[3, 300]]).expand(len(logp_RV), 2)
+    [of] = engine.score_more([sequence], Wanted(of=[picked]), 64)
+    assert torch.allclose(of.top, logp_RV.gather(-1, picked), atol=1e-5)
+    assert torch.allclose(of.logp, engine.score([sequence], 64)[0], atol=1e-6)
+
+
+def test_distillation_is_the_formula(moved: Path, base: Path) -> None:
+    """Against autograd through transformers: reverse KL over the teacher's top 4 and the rest."""
+    settings = replace(PLAIN, loss=LossSettings(distill_weight=1.0, distill_top_k=4),
+                       advantages=AdvantageSettings(reward_weight=0.0, opd_weight=0.0))  # fmt: skip
+    sample = make_sample(2, kl_weight=0.0)
+    engine = Engine(moved, OptimizerSettings(clip_grad=1e9))
+    learn(engine, [sample], base, settings, "u", lambda *_: None)
+    student = AutoModelForCausalLM.from_pretrained(moved, dtype=torch.float32)
+
+    def rows(sequence: Scored) -> torch.Tensor:
+        ids = torch.tensor([[*sequence.prompt_ids, *sequence.response_ids]])
+        return student(ids).logits[0].log_softmax(-1)[len(sequence.prompt_ids) - 1 : -1]
+
+    with torch.no_grad():
+        teacher, ids = rows(hinted_sequence(sample)).topk(4, -1)
+    mine = rows(plain_sequence(sample)).gather(-1, ids)
+    bins = [torch.cat([each, (1 - each.exp().sum(-1, keepdim=True)).log()], -1) for each in (mine, teacher)]
+    (bins[0].exp() * (bins[0] - bins[1])).sum(-1).mean().div(8).backward()  # one sample of a full batch of eight
+    expected = dict(student.named_parameters())
+    parameters = dict(engine.model.named_parameters())
+    hf = {
+        "mlp.linear_fc2.weight": "mlp.down_proj.weight",
+        "self_attention.linear_proj.weight": "self_attn.o_proj.weight",
+    }
+    for name in hf:
+        hf = {
+            "mlp.linear_fc2.weight": "mlp.down_proj.weight",
+            "self_attention.linear_proj.weight": "self_attn.o_proj.weight",
+        }
+        found = parameters[f"decoder.layers.1.{name}"].main_grad
+        assert torch.allclose(found, expected[f"model.layers.1.{hf[name]}"].grad, atol=1e-6), name
+        assert found.abs().max() > 1e-5
+
+
+def test_supervised_fine_tuning_is_the_mean_likelihood(moved: Path, base: Path) -> None:
+    samples = [make_sample(seed, reward=1.0, kl_weight=0.0, temperature=1.0) for seed in range(8)]
+    weights, learned = step_of(moved, base, replace(PLAIN, loss=LossSettings(objective="sft")), samples)
+    engine = Engine(moved, OptimizerSettings(learning_rate=1e-3))
+    sequences = [plain_sequence(sample) for sample in samples]
+    scores = engine.score(sequences, 48)
+    assert learned.metrics["loss"] == pytest.approx(float(-sum(logp.mean() for logp in scores) / 8), rel=1e-5)
+    assert learned.metrics["hints"] == 0 and set(learned.scores[0].weight) == {1.0}
+    engine.accumulate(sequences, lambda group, found: (-sum(each.logp.mean() for each in found), len(group)), 48)
+    engine.step()
+    for one, two in zip(weights, engine.model.parameters(), strict=True):
+        assert torch.allclose(one, two, atol=1e-6)
+
+
+def test_supervised_fine_tuning_takes_good_answers_only() -> None:
+    samples = [make_sample(seed) for seed in range(8)]
+    kept, left_out = select(samples, head=0, lineage={0}, consumed=(), vocab_size=VOCAB, settings=PLAIN.batch,
+                            objective="sft")  # fmt: skip
+    assert {sample.reward for sample in kept} == {1.0}
+    assert all(reason.startswith("not good: its reward is -1.0") for reason in left_out.values()) and left_out
+
+
+def test_steps_of_a_group_are_standardised_over_their_index() -> None:
+    """Step 0: rewards 3, 1, -1, of mean 1 and deviation sqrt(8/3). Step 1: no spread. Step 2: one alone."""
+
+    def step(seed: int, index: int, reward: float) -> Sample:
+        return make_sample(seed, sample_id=f"{seed}", group_id="g", step_index=index, reward=reward, hint=None,
+                           enhanced_prompt_ids=None)  # fmt: skip
+
+    group = [step(0, 0, 3.0), step(1, 0, 1.0), step(2, 0, -1.0), step(3, 1, 0.5), step(4, 1, 0.5), step(5, 2, 1.0)]
+    kept, left_out = select(group, head=0, lineage={0}, consumed=(), vocab_size=VOCAB, settings=PLAIN.batch)
+    assert [sample.sample_id for sample in kept] == ["0", "1", "2"]
+    assert left_out.keys() == {"3", "4", "5"} and all(reason.startswith("no spread") for reason in left_out.values())
+    spread = (8 / 3) ** 0.5
+    assert step_rewards(kept) == pytest.approx([2 / spread, 0.0, -2 / spread])
+
+
+def test_a_batch_that_teaches_nothing_is_no_step(moved: Path, base: Path) -> None:
+    samples = [make_sample(seed, hint=None, enhanced_prompt_ids=None, kl_weight=0.0) for seed in range(8)]
+    settings = replace(PLAIN, advantages=AdvantageSettings(reward_weight=0.0))
+    for batch in (settings.batch, replace(settings.batch, minibatches=4)):
+        engine = Engine(moved, OptimizerSettings())
+        learned = learn(engine, samples, base, replace(settings, batch=batch), "u", lambda *_: None)
+        assert learned.steps == 0 and learned.fault.startswith("nothing to learn")
