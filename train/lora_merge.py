@@ -22,11 +22,12 @@ from torch import Tensor
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."  # PEFT's, before the base model's own names
 COPIED = (".json", ".jinja", ".txt", ".model")  # the base's files that travel with the weights
-_PLAIN = {  # what PEFT's config must say, or leave out, for W + alpha/rank · B·A to be the whole of it
-    "use_dora": False, "use_rslora": False, "fan_in_fan_out": False, "lora_bias": False, "bias": "none",
-    "rank_pattern": {}, "alpha_pattern": {}, "modules_to_save": None, "layers_to_transform": None,
-    "layer_replication": None, "target_parameters": None, "exclude_modules": None, "trainable_token_indices": None,
+_KNOWN = {  # keys of PEFT's config that say nothing of what is computed, or are read; any other must be off
+    "peft_type", "task_type", "base_model_name_or_path", "r", "lora_alpha", "target_modules", "init_lora_weights",
+    "lora_dropout", "inference_mode", "auto_mapping", "revision", "peft_version", "megatron_core", "qalora_group_size",
 }  # fmt: skip
+_OFF = (None, False, "none", {}, [])
+_STARTS = (None, True, False, "gaussian")  # those of init_lora_weights that leave the base as it is
 
 
 def read_config(adapter: Path) -> dict[str, Any]:
@@ -37,7 +38,10 @@ def read_config(adapter: Path) -> dict[str, Any]:
     config = orjson.loads(path.read_bytes())
     if config.get("peft_type") != "LORA":
         raise ValueError(f"{path}: peft_type is {config.get('peft_type')!r}: only 'LORA' is read")
-    if other := {key: config[key] for key, plain in _PLAIN.items() if (config.get(key) or plain) != plain}:
+    other = {key: value for key, value in config.items() if key not in _KNOWN and value not in _OFF}
+    if (start := config.get("init_lora_weights")) not in _STARTS:
+        other["init_lora_weights"] = start
+    if other:
         raise ValueError(f"{path}: {other}: only plain LoRA is read; train the adapter without these")
     rank, alpha = config.get("r"), config.get("lora_alpha")
     if not (isinstance(rank, int) and rank > 0 and isinstance(alpha, int | float) and alpha > 0):

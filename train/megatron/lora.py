@@ -64,7 +64,7 @@ class LoraSettings:
     targets: tuple[str, ...] = TARGETS
 
     def __post_init__(self) -> None:
-        if self.rank < 1 or self.rank != int(self.rank):
+        if not isinstance(self.rank, int) or self.rank < 1:
             raise ValueError(f"lora.rank is {self.rank}: must be a whole number above 0, as 16")
         if not 0 < self.alpha < math.inf:
             raise ValueError(f"lora.alpha is {self.alpha}: must be a number above 0, as twice the rank")

@@ -21,12 +21,12 @@ from train.megatron.model import ScoringModel
 SEQUENCES = [plain_sequence(make_sample(seed)) for seed in range(5)]
 
 
-def bare(folder: Path, settings: LoraSettings) -> ScoringModel:
+def bare(folder: Path, settings: LoraSettings, dtype: torch.dtype = torch.float32) -> ScoringModel:
     """Built and frozen, with random base weights. The parallel state must be up."""
     plain = model_module.get_gpt_layer_local_spec
     model_module.get_gpt_layer_local_spec = lambda **more: lora.spec_with_lora(plain(**more), settings)
     try:
-        model = model_module.build(model_module.read_config(folder))
+        model = model_module.build(model_module.read_config(folder), dtype)
     finally:
         model_module.get_gpt_layer_local_spec = plain
     lora.freeze(model)
@@ -49,11 +49,11 @@ def take(model: ScoringModel, base: dict[str, Tensor]) -> None:
             parameter.data.copy_(lora.shard(base[name], parameter))
 
 
-def adapted_model(folder: Path, settings: LoraSettings) -> ScoringModel:
+def adapted_model(folder: Path, settings: LoraSettings, dtype: torch.dtype = torch.float32) -> ScoringModel:
     """The base's weights with a fresh adapter, on this one rank."""
     with cpu.device_mode():
         start_ranks()
-        model = bare(folder, settings)
+        model = bare(folder, settings, dtype)
         take(model, base_weights(folder))
     return model
 

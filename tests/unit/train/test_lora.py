@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from tests.unit.train.lora_model import (
 )
 from tests.unit.train.tiny import make_model
 from train import lora_merge
-from train.batch import Scored
+from train.batch import Scored, collate
 from train.megatron import cpu, lora
 from train.megatron.lora import LoraSettings
 
@@ -167,6 +168,25 @@ def test_what_is_not_named_gets_no_adapter(folder: Path) -> None:
     )
 
 
+def test_bfloat16_stays_bfloat16(folder: Path, tmp_path: Path) -> None:
+    model = adapted_model(folder, ALL, torch.bfloat16)
+    for name, parameter in lora.named_adapters(model).items():
+        if name.endswith("lora_b"):
+            parameter.data.normal_(std=0.1, generator=torch.Generator().manual_seed(0))
+    with cpu.device_mode():
+        logits_NV = model(collate(SEQUENCES[:1]), logits=True)
+    logits_NV.logsumexp(-1).sum().backward()
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16} == {logits_NV.dtype}
+    assert all(parameter.grad.abs().max() > 0 for parameter in lora.named_adapters(model).values())
+    lora.export_adapter(model, tmp_path / "adapter", folder)
+    [sequence] = SEQUENCES[:1]
+    ids = torch.tensor([[*sequence.prompt_ids, *sequence.response_ids]])
+    with torch.no_grad():
+        expected_SV = peft_model(folder, tmp_path / "adapter", torch.bfloat16)(ids).logits[0]
+    expected_NV = expected_SV[len(sequence.prompt_ids) - 1 : -1].float()
+    assert (logits_NV.float() - expected_NV).abs().max() < 0.05 * expected_NV.abs().max()
+
+
 def test_recomputed_layers_train_too(folder: Path) -> None:
     found = []
     for recompute in (None, "full"):
@@ -221,6 +241,8 @@ REFUSED = {
     "target_modules is 'all-linear'": spoiled_config(target_modules="all-linear"),
     "use_dora.*only plain LoRA": spoiled_config(use_dora=True),
     "rank_pattern.*only plain LoRA": spoiled_config(rank_pattern={"q_proj": 2}),
+    "init_lora_weights': 'pissa'": spoiled_config(init_lora_weights="pissa"),
+    "a_new_idea.*only plain LoRA": spoiled_config(a_new_idea={"on": True}),
     "peft_type is 'LOHA'": spoiled_config(peft_type="LOHA"),
     "r is 0": spoiled_config(r=0),
     "has no adapter_config.json": lambda adapter: (adapter / lora_merge.CONFIG).unlink(),
@@ -326,22 +348,22 @@ def test_merging_refuses_the_adapter_of_another_model(folder: Path, tmp_path: Pa
 # ---- Megatron's own machinery, on one rank and on two ----------------------------------------------------------------
 
 
-def two_ranks(base: Path, settings: LoraSettings, adapter: Path, out: Path) -> None:
+def two_ranks(base: Path, settings: LoraSettings, adapter: Path, out: Path, tensor: int) -> None:
     """Run `lora_rank.py` on two ranks of loopback; what they found lies in `out`."""
     out.mkdir()
     save_file(base_weights(base), out / "base.safetensors")
-    job = {"folder": str(base), "adapter": str(adapter), "out": str(out), "rank": settings.rank,
-           "alpha": settings.alpha, "targets": settings.targets}  # fmt: skip
+    job = {"folder": str(base), "adapter": str(adapter), "out": str(out), "tensor": tensor, **asdict(settings)}
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.unit.train.lora_rank", json.dumps(job)]
-    ranks = [
-        subprocess.Popen([*command, str(rank)], cwd=ROOT, env=environment, stdout=subprocess.PIPE,
-                         stderr=subprocess.STDOUT, text=True)
-        for rank in range(2)
-    ]  # fmt: skip
-    for rank in ranks:
-        words, _ = rank.communicate(timeout=300)
-        assert rank.returncode == 0, words[-3000:]
+    options = {"cwd": ROOT, "env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    ranks = [subprocess.Popen([*command, str(rank)], **options) for rank in range(2)]
+    try:
+        for rank in ranks:
+            words, _ = rank.communicate(timeout=300)
+            assert rank.returncode == 0, words[-3000:]
+    finally:
+        for rank in ranks:
+            rank.kill()
 
 
 @pytest.mark.parametrize(("family", "settings"), [("qwen2", ALL), ("qwen3", SOME)])
@@ -349,7 +371,7 @@ def test_two_tensor_parallel_ranks_are_one(tmp_path: Path, family: str, settings
     from megatron.core import dist_checkpointing
 
     trained = Trained(make_model(tmp_path / "base", family, tied=family == "qwen2"), settings, tmp_path)
-    two_ranks(trained.base, settings, trained.adapter, tmp_path / "out")
+    two_ranks(trained.base, settings, trained.adapter, tmp_path / "out", tensor=2)
     with cpu.device_mode():
         loss, norm, gradients = megatron_gradients(trained.model)
     out, fresh = tmp_path / "out", lora.gather(adapted_model(trained.base, settings))
@@ -368,3 +390,13 @@ def test_two_tensor_parallel_ranks_are_one(tmp_path: Path, family: str, settings
         loaded = dist_checkpointing.load(checkpoint(model), str(out / "checkpoint"))
     expected = lora.named_adapters(trained.model)
     assert all(torch.equal(loaded[name], expected[name]) for name in expected)
+
+
+def test_two_pipeline_stages_share_out_the_adapter(tmp_path: Path) -> None:
+    trained = Trained(make_model(tmp_path / "base", tied=False), ALL, tmp_path)
+    two_ranks(trained.base, ALL, trained.adapter, tmp_path / "out", tensor=1)
+    for what, expected in (("fresh", adapted_model(trained.base, ALL)), ("loaded", trained.model)):
+        stages = [load_file(tmp_path / "out" / f"{what}{rank}.safetensors") for rank in range(2)]
+        wholes = lora.gather(expected)
+        assert not stages[0].keys() & stages[1].keys() and {**stages[0], **stages[1]}.keys() == wholes.keys()
+        assert all(torch.equal({**stages[0], **stages[1]}[name], tensor) for name, tensor in wholes.items())
