@@ -27,6 +27,7 @@ from serve.engine import Engine, EngineSettings
 from serve.engine_client import EngineError
 from storage.journal import JournalWriter
 from storage.objects import StoreSettings
+from train.whole import MERGED, folder_name, whole_weights
 
 log = logging.getLogger("clawrl.policy")
 
@@ -92,10 +93,12 @@ class StoreSource:
 
     def fetch(self, number: int) -> Weights:
         """The local copy; downloaded and checked where there is none. Our own older copies go."""
-        folder = Path(self._settings.weights_dir) / f"v{number:06d}"
-        if not folder.exists():
+        root = Path(self._settings.weights_dir)
+        if not (root / folder_name(number)).exists():
+            self._ours.append(root / folder_name(number))
+        folder = whole_weights(self._versions, number, root)
+        if folder.name.endswith(MERGED):
             self._ours.append(folder)
-        self._versions.download(number, folder)
         while len(self._ours) > LOCAL_COPIES:
             shutil.rmtree(self._ours.pop(0), ignore_errors=True)
         shards = self._versions.get(number).shards

@@ -31,6 +31,7 @@ from storage.records import Shard, Version
 
 __all__ = ["CommitConflict", "Lease", "LeaseHeld", "LeaseLost", "VersionStore", "WeightsGone"]
 
+ADAPTER = "adapter_model.safetensors"  # a version with this shard holds only what it changes in its base
 MARK = ".version.json"  # in a local copy: which update it holds
 
 
@@ -102,6 +103,13 @@ class VersionStore:
             assert parent is None or parent < at, f"version {at} names {parent} as its parent"
             at = parent
         return line
+
+    def base_of(self, number: int) -> int:
+        """The version that holds the weights which a version's adapter changes; its own number if it holds them all."""
+        for each in self.lineage(number):
+            if not any(shard.name == ADAPTER for shard in self.get(each).shards):
+                return each
+        raise WeightsGone(f"version {number} is an adapter, and none of its ancestors holds all weights")
 
     def consumed(self, number: int) -> frozenset[str]:
         """The ids of the samples that this version and its ancestors were trained on."""
@@ -178,6 +186,7 @@ class VersionStore:
         """
         head = self.head()
         kept = {*keep, *(self.lineage(head.number)[:last] if head else ())}
+        kept |= {self.base_of(number) for number in kept}
         newest, gone = max(self._manifests, default=-1), set()
         for key in self.objects.list(self._base):
             number, _, rest = self._split(key)

@@ -14,7 +14,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from storage.objects import NotThere, ObjectStore, StoreDown
 from storage.records import Version
 from storage.versions import VersionStore
 from train.group import Group, RankDied
+from train.whole import MERGED, folder_name, whole_weights
 
 if TYPE_CHECKING:
     from train.worker import Worker as LocalWorker
@@ -32,10 +33,6 @@ log = logging.getLogger(__name__)
 PART = ".part"
 STATE = "state.json"  # of `train/megatron/state.py`: a folder without it is not whole
 OPTIMIZER_STATES_KEPT = 2
-
-
-def _name(number: int) -> str:
-    return f"v{number:06d}"
 
 
 def _number(name: str) -> int | None:
@@ -53,21 +50,25 @@ class WeightFolders:
 
     def fetch(self, number: int) -> Path:
         """The folder of a committed version: the copy here if it matches its hashes, else downloaded."""
-        return self.versions.download(number, self.root / _name(number))
+        return self.versions.download(number, self.root / folder_name(number))
+
+    def whole(self, number: int) -> Path:
+        """A folder with all its weights, also where the version is an adapter."""
+        return whole_weights(self.versions, number, self.root)
 
     def part(self, number: int) -> Path:
         """Where a version is made; whatever lay there is gone."""
-        path = self.root / (_name(number) + PART)
+        path = self.root / (folder_name(number) + PART)
         shutil.rmtree(path, ignore_errors=True)
         return path
 
     def publish(self, number: int) -> None:
         """The folder that was made becomes the version's, once it is committed."""
-        path = self.root / _name(number)
+        path = self.root / folder_name(number)
         if path.exists():  # somebody on this machine was quick to download it
-            shutil.rmtree(self.root / (_name(number) + PART))
+            shutil.rmtree(self.root / (folder_name(number) + PART))
         else:
-            (self.root / (_name(number) + PART)).rename(path)
+            (self.root / (folder_name(number) + PART)).rename(path)
 
     def adopt(self, base: Path) -> Path:
         """A folder with the base model's files (linked where the disk allows), made for version 0."""
@@ -86,11 +87,11 @@ class WeightFolders:
         for path in self.root.glob(f"*{PART}"):
             shutil.rmtree(path, ignore_errors=True)
 
-    def keep(self, numbers: Iterable[int]) -> None:
+    def keep(self, numbers: Collection[int]) -> None:
         """Remove the folders of all other versions."""
-        kept = set(numbers)
+        kept = set(numbers) | {self.versions.base_of(number) for number in numbers}
         for path in self.root.iterdir():
-            number = _number(path.name)
+            number = _number(path.name.removesuffix(MERGED))
             if path.is_dir() and number is not None and number not in kept:
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -109,7 +110,7 @@ class OptimizerStates:
     def save(self, worker: Worker, version: Version) -> None:
         """Plan here, write in a thread. `wait_written` before the optimiser steps again: the state is not copied."""
         self.wait()
-        part = self._root / (_name(version.number) + PART)
+        part = self._root / (folder_name(version.number) + PART)
         try:
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir(parents=True)
@@ -140,7 +141,7 @@ class OptimizerStates:
         stored = [_number(name) for name in self._stored()]
         here = [_number(path.name) for path in self._root.glob("v*")]
         for number in sorted({*stored, *here} & set(line), reverse=True):
-            folder = self._root / _name(number)
+            folder = self._root / folder_name(number)
             try:
                 if not folder.exists():
                     self._download(number, folder)
@@ -160,7 +161,7 @@ class OptimizerStates:
         return found
 
     def _download(self, number: int, folder: Path) -> None:
-        part = folder.with_name(folder.name + PART)
+        part = folder.withfolder_name(folder.name + PART)
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         for key in self._stored().get(folder.name, []):
@@ -168,7 +169,7 @@ class OptimizerStates:
         part.rename(folder)
 
     def _save(self, worker: Worker, version: Version, part: Path) -> None:
-        folder = self._root / _name(version.number)
+        folder = self._root / folder_name(version.number)
         try:
             worker.write_save()
             self._written.set()

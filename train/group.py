@@ -46,7 +46,7 @@ class RankActor:
         self._threads: set[int] = set()
 
     @ray.method(concurrency_group="model")
-    def build(self, settings: TrainSettings, start: Path, rank: int, store: Path) -> tuple[str, int]:
+    def build(self, settings: TrainSettings, start: Path, base: Path, rank: int, store: Path) -> tuple[str, int]:
         """Join the group and load the model: its name and vocabulary."""
         import torch.distributed as dist
 
@@ -56,7 +56,7 @@ class RankActor:
 
         files = dist.FileStore(str(store), settings.parallel.world)  # no port is opened for it
         place = Place(rank=rank, layout=settings.parallel, store=files, timeout_s=settings.collective_timeout_s)
-        self._worker = Worker(settings, start, place)
+        self._worker = Worker(settings, start, base, place)
         return self._worker.name, self._worker.vocab_size
 
     @ray.method(concurrency_group="model")
@@ -98,12 +98,11 @@ class RankActor:
 class Group:
     """A worker that is several ranks. Any thread may call it; calls are given to all ranks in one order."""
 
-    def __init__(self, settings: TrainSettings, start: Path) -> None:
+    def __init__(self, settings: TrainSettings, start: Path, base: Path) -> None:
         """Start the ranks. Raises ValueError where the model, its weights or the layout does not fit, and RankDied."""
         from train.megatron.layout import check_layout, read_config
 
-        check_layout(read_config(start), settings.parallel)
-        self.start = start
+        check_layout(read_config(base), settings.parallel)
         self._folder = Path(tempfile.mkdtemp(prefix="clawrl-ranks-"))
         self._lock = threading.Lock()
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -116,7 +115,7 @@ class Group:
         try:
             self.pids = self._all([rank.pid.remote() for rank in self._ranks], START_S)
             store = self._folder / "store"
-            built = [rank.build.remote(settings, start, number, store) for number, rank in enumerate(self._ranks)]
+            built = [rank.build.remote(settings, start, base, at, store) for at, rank in enumerate(self._ranks)]
             self.name, self.vocab_size = self._all(built, START_S)[0]
         except BaseException:  # named boundary: no rank is left behind
             self.close()

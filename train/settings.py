@@ -108,6 +108,33 @@ class OptimizerSettings:
             raise ValueError(f"optimizer.precision is {self.precision!r}: must be fp32 or bf16")
 
 
+LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraSettings:
+    """Which linears are adapted, and how: y = W·x + alpha/rank · B·A·x."""
+
+    rank: int = 16
+    alpha: float = 32.0
+    targets: tuple[str, ...] = LORA_TARGETS
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rank, int) or self.rank < 1:
+            raise ValueError(f"lora.rank is {self.rank}: must be a whole number above 0, as 16")
+        if not 0 < self.alpha < math.inf:
+            raise ValueError(f"lora.alpha is {self.alpha}: must be a number above 0, as twice the rank")
+        if isinstance(self.targets, str) or not self.targets or len(set(self.targets)) < len(self.targets):
+            raise ValueError(f"lora.targets is {self.targets!r}: must be a list of different names of {LORA_TARGETS}")
+        if unknown := set(self.targets) - set(LORA_TARGETS):
+            raise ValueError(f"lora.targets has {sorted(unknown)}: known are {', '.join(LORA_TARGETS)}")
+
+    @property
+    def scale(self) -> float:
+        """What B·A·x is multiplied by."""
+        return self.alpha / self.rank
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelSettings:
     """How many ranks share the work, and how (`train/megatron/ranks.py`)."""
@@ -144,6 +171,7 @@ class TrainSettings:
     loss: LossSettings = field(default_factory=LossSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     parallel: ParallelSettings = field(default_factory=ParallelSettings)
+    lora: LoraSettings | None = None  # train an adapter instead of all weights
     gate: GateSettings = field(default_factory=GateSettings)
     max_grad_norm: float = 300.0  # before clipping; above it the step is skipped (good steps measure 1 to 20)
     max_drift: float = 1.0  # nats, mean |ℓ_old - μ| over the batch's tokens; above it the step is skipped

@@ -124,11 +124,15 @@ class Trainer:
         self._progress("load", 1, 1)
 
     def _start_ranks(self) -> "Worker | Group":
+        """With an adapter the base is the newest version of the line that holds all weights."""
+        base = self._start_folder
+        if self.settings.lora is not None:
+            base = self._folders.fetch(self.versions.base_of(self.head()))
         if self.settings.parallel.world > 1:
-            return Group(self.settings, self._start_folder)
+            return Group(self.settings, self._start_folder, base)
         from train.worker import Worker
 
-        return Worker(self.settings, self._start_folder)
+        return Worker(self.settings, self._start_folder, base)
 
     def _commit_base(self) -> Version:
         """The base weights become version 0."""
@@ -145,7 +149,7 @@ class Trainer:
     def _load(self, head: int) -> None:
         """Weights and optimiser of the head."""
         self._loaded = None
-        folder = self._folders.fetch(head)
+        folder = self._folders.whole(head) if self.settings.lora is None else self._folders.fetch(head)
         self._ranks.load(folder)
         self._optimizer_from = self._states.load(self._ranks, head)
         if self._optimizer_from not in (None, head):

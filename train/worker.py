@@ -20,13 +20,14 @@ Progress = Callable[[str, int, int], None]  # phase, done, total
 
 
 class Worker:
-    """The engine holds the start weights when it is made: the gate measures against them."""
+    """`start` are the weights that the gate and β measure against; `base` those that train, or lie under an adapter."""
 
-    def __init__(self, settings: TrainSettings, start: Path, place: Place | None = None) -> None:
+    def __init__(self, settings: TrainSettings, start: Path, base: Path, place: Place | None = None) -> None:
         """Raises ValueError as `Engine` does."""
-        self.settings, self.start = settings, start
-        self.engine = Engine(start, settings.optimizer, place)
-        self.gate = Gate(settings.gate, load_probes(start / "tokenizer.json"), self.engine.distributions)
+        self.settings, self.start, self.base = settings, start, base
+        self.engine = Engine(base, settings.optimizer, place, settings.lora)
+        with self.engine.borrow(start):
+            self.gate = Gate(settings.gate, load_probes(start / "tokenizer.json"), self.engine.distributions)
         self._saving: Saving | None = None
 
     @property
@@ -66,8 +67,8 @@ class Worker:
         return self.gate.check(self.engine)
 
     def export(self, folder: Path) -> None:
-        """Write the weights as a folder that transformers loads."""
-        self.engine.export(folder, self.start)
+        """Write the weights, or the adapter, as a folder."""
+        self.engine.export(folder, self.base)
 
     # ---- saving, in three parts: the middle one may run in any thread ------------------------------------------
 

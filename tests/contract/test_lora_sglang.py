@@ -19,8 +19,7 @@ from train import lora_merge
 from train.batch import Scored
 from train.megatron import lora
 from train.megatron.engine import Engine
-from train.megatron.lora import TARGETS, LoraSettings
-from train.settings import OptimizerSettings
+from train.settings import LORA_TARGETS, LoraSettings, OptimizerSettings
 
 PROMPTS = (
     "<|im_start|>user\nWhat is a glacier?<|im_end|>\n<|im_start|>assistant\n",
@@ -29,7 +28,7 @@ PROMPTS = (
 SETTINGS = LoraSettings(rank=8, alpha=16.0)
 FLAGS = (
     *("--enable-lora", "--lora-backend", "torch_native"),  # the others are Triton's kernels
-    *("--max-lora-rank", str(SETTINGS.rank), "--lora-target-modules", *TARGETS),
+    *("--max-lora-rank", str(SETTINGS.rank), "--lora-target-modules", *LORA_TARGETS),
 )
 # SGLang's LoRA layers ask for pinned memory without asking whether there is an accelerator to pin it for
 UNPINNED = """

@@ -31,12 +31,12 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # noqa: E402
 from megatron.core.pipeline_parallel import get_forward_backward_func  # noqa: E402
 
+from train.megatron import lora, ranks, state, weights  # noqa: E402
 from train.megatron import model as model_module  # noqa: E402
-from train.megatron import ranks, state, weights  # noqa: E402
 from train.megatron.layout import check_layout, read_config  # noqa: E402
 from train.megatron.ranks import Place  # noqa: E402
 from train.megatron.state import Saving  # noqa: E402
-from train.settings import OptimizerSettings  # noqa: E402
+from train.settings import LoraSettings, OptimizerSettings, ParallelSettings  # noqa: E402
 
 # (indices of the sequences in this micro-batch, what the model says of each) -> (summed loss, samples counted)
 LossFunction = Callable[[list[int], list[TokenScores]], tuple[Tensor, int]]
@@ -51,17 +51,27 @@ class Engine:
 
     name = f"megatron-core {version('megatron-core')}"  # recorded with every version that it made
 
-    def __init__(self, folder: Path, settings: OptimizerSettings, place: Place | None = None) -> None:
-        """Load a folder's weights. Without a place there is this rank alone. Raises ValueError where the model is not
-        mapped, the weights are not its config's, or the ranks' layout does not divide it."""
+    def __init__(
+        self,
+        folder: Path,
+        settings: OptimizerSettings,
+        place: Place | None = None,
+        adapter: LoraSettings | None = None,
+    ) -> None:
+        """Load a folder's weights; with an adapter they stay as they are, and only it trains. Without a place this rank
+        is alone. Raises ValueError where the model is not mapped, the weights are not its config's, or the layout of
+        the ranks does not divide it."""
         self.hf_config = read_config(folder)
-        layout = ranks.ParallelSettings() if place is None else place.layout
+        layout = ParallelSettings() if place is None else place.layout
         check_layout(self.hf_config, layout)
         weights.check(folder, self.hf_config)
-        self.settings = settings
+        self.settings, self.adapter = settings, adapter
+        self._base: Path | None = None  # whose weights lie under the adapter
         with cpu.device_mode():
             ranks.start(place)
-            self.model = model_module.build(self.hf_config, _DTYPES[settings.precision])
+            self.model = model_module.build(self.hf_config, _DTYPES[settings.precision], adapter)
+            if adapter is not None:
+                lora.freeze(self.model)
             self._ddp = DistributedDataParallel(
                 self.model.config,
                 DistributedDataParallelConfig(
@@ -89,24 +99,52 @@ class Engine:
     # ---- weights -----------------------------------------------------------------------------------------------
 
     def load(self, folder: Path) -> None:
-        """Take a folder's weights. Adam's moments are not touched; its own copy of the weights follows."""
+        """Take a folder's weights; with an adapter, those of a base (the adapter is fresh then) or of an adapter.
+
+        Adam's moments are not touched; its own copy of the weights follows.
+        """
         self._load(folder)
         with cpu.device_mode():
             self._optimizer.reload_model_params()
 
     def _load(self, folder: Path) -> None:
+        if self.adapter is not None and (folder / lora.CONFIG).exists():
+            lora.load_adapter(self.model, folder)
+            return
+        if self.adapter is not None:
+            lora.reset(self.model)
+            if folder == self._base:
+                return
+            self._base = folder
         parameters = dict(self.model.named_parameters())
         for name, tensor in weights.load(folder, self.model, self.hf_config):
             parameters[name].data.copy_(tensor)
 
     def export(self, folder: Path, base: Path) -> None:
-        """Write the weights as a folder that transformers loads; `folder` must not exist."""
-        weights.export(self.model, folder, base)
+        """Write the weights as a folder that transformers loads, or the adapter as one that PEFT loads; `folder` must
+        not exist. `base` gives the other files, and is named as the adapter's base."""
+        if self.adapter is None:
+            weights.export(self.model, folder, base)
+            return
+        stages = ranks.collect_all(lora.gather(self.model))
+        if ranks.first():
+            wholes = {name: tensor for stage in stages for name, tensor in stage.items()}
+            lora.write_adapter(wholes, self.model.config, self.adapter, folder, base.name)
+        ranks.wait()
 
     @contextlib.contextmanager
     def borrow(self, folder: Path) -> Iterator[None]:
-        """Score with another folder's weights inside; the model's own come back after it."""
-        parameters = dict(self.model.named_parameters())
+        """Score with another folder's weights inside; the model's own come back after it. No adapter acts there."""
+        with contextlib.nullcontext() if self.adapter is None else lora.base_only(self.model):
+            if folder == self._base:
+                yield
+            else:
+                with self._swapped(folder):
+                    yield
+
+    @contextlib.contextmanager
+    def _swapped(self, folder: Path) -> Iterator[None]:
+        parameters = {name: each for name, each in self.model.named_parameters() if not lora.is_adapter(name)}
         own = {name: parameter.data for name, parameter in parameters.items()}
         try:
             for name, tensor in weights.load(folder, self.model, self.hf_config):
@@ -125,7 +163,7 @@ class Engine:
             low, high = (float(bound) for bound in torch.aminmax(parameter.detach()))
             if not (abs(low) < float("inf") and abs(high) < float("inf")):
                 return f"{name} is not finite"
-            if low == high == 0.0:
+            if low == high == 0.0 and not name.endswith("lora_b"):  # a fresh adapter's
                 return f"{name} is zero all over"
         return None
 
@@ -330,4 +368,5 @@ class Engine:
         return state.adam(self._optimizer)
 
     def _kind(self) -> dict[str, str]:
-        return {"precision": self.settings.precision, "distributed": str(self.settings.distributed)}
+        kind = {"precision": self.settings.precision, "distributed": str(self.settings.distributed)}
+        return kind if self.adapter is None else {**kind, "adapter": str(self.adapter)}

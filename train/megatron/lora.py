@@ -43,6 +43,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from train.lora_merge import CONFIG, PREFIX, WEIGHTS, read_config
+from train.settings import LoraSettings
 
 _PARTS: dict[str, tuple[str, ...]] = {  # Megatron's linears, and what Hugging Face's models have in their place
     "self_attention.linear_qkv": ("q_proj", "k_proj", "v_proj"),
@@ -52,31 +53,6 @@ _PARTS: dict[str, tuple[str, ...]] = {  # Megatron's linears, and what Hugging F
 }
 _ROOMS = {"self_attention": "self_attn", "mlp": "mlp"}
 _HALVES = {"lora_a": "lora_A", "lora_b": "lora_B"}
-TARGETS = tuple(part for parts in _PARTS.values() for part in parts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoraSettings:
-    """Which linears are adapted, and how: y = W·x + alpha/rank · B·A·x."""
-
-    rank: int = 16
-    alpha: float = 32.0
-    targets: tuple[str, ...] = TARGETS
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.rank, int) or self.rank < 1:
-            raise ValueError(f"lora.rank is {self.rank}: must be a whole number above 0, as 16")
-        if not 0 < self.alpha < math.inf:
-            raise ValueError(f"lora.alpha is {self.alpha}: must be a number above 0, as twice the rank")
-        if isinstance(self.targets, str) or not self.targets or len(set(self.targets)) < len(self.targets):
-            raise ValueError(f"lora.targets is {self.targets!r}: must be a list of different names of {TARGETS}")
-        if unknown := set(self.targets) - set(TARGETS):
-            raise ValueError(f"lora.targets has {sorted(unknown)}: known are {', '.join(TARGETS)}")
-
-    @property
-    def scale(self) -> float:
-        """What B·A·x is multiplied by."""
-        return self.alpha / self.rank
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ from train.batch import TokenBatch, TokenScores, Wanted
 from train.megatron import vocabulary
 from train.megatron.attention import CausalAttention
 from train.megatron.layout import head_width, kv_heads, rope_of
+from train.megatron.lora import spec_with_lora
+from train.settings import LoraSettings
 
 DEVICE = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
@@ -113,19 +115,19 @@ def transformer_config(config: dict[str, Any], dtype: torch.dtype) -> Transforme
     )
 
 
-def layer_spec(mcore: TransformerConfig) -> ModuleSpec:
+def layer_spec(mcore: TransformerConfig, lora: LoraSettings | None = None) -> ModuleSpec:
     """TransformerEngine's layers on GPUs that have it, else Megatron's own with torch's scaled-dot-product one."""
-    if torch.cuda.is_available() and find_spec("transformer_engine"):
+    if torch.cuda.is_available() and find_spec("transformer_engine") and lora is None:
         return get_gpt_layer_with_transformer_engine_spec(qk_layernorm=mcore.qk_layernorm)
     spec = copy.deepcopy(get_gpt_layer_local_spec(qk_layernorm=mcore.qk_layernorm, normalization="RMSNorm"))
     spec.submodules.self_attention.submodules.core_attention = CausalAttention
-    return spec
+    return spec if lora is None else spec_with_lora(spec, lora)
 
 
-def build(config: dict[str, Any], dtype: torch.dtype = torch.float32) -> ScoringModel:
-    """The model with random weights. The parallel state must be up."""
+def build(config: dict[str, Any], dtype: torch.dtype = torch.float32, lora: LoraSettings | None = None) -> ScoringModel:
+    """The model with random weights, adapters among them if asked for. The parallel state must be up."""
     mcore = transformer_config(config, dtype)
-    spec = layer_spec(mcore)
+    spec = layer_spec(mcore, lora)
     rope = rope_of(config)
     model = ScoringModel(
         mcore,

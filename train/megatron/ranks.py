@@ -82,6 +82,16 @@ def speaks() -> bool:
     return sees_loss() and parallel_state.get_tensor_model_parallel_rank() == 0
 
 
+def first() -> bool:
+    """Whether this is the rank that writes what is written once."""
+    return dist.get_rank() == 0
+
+
+def wait() -> None:
+    """Until all ranks are here."""
+    dist.barrier()
+
+
 def collect(mine: T) -> list[T]:
     """What each data-parallel share's speaking rank has, in the shares' order; all ranks call, all get the list."""
     if dist.get_world_size() == 1:

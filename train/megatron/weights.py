@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from train.megatron.layout import head_width, kv_heads
+from train.megatron.lora import is_adapter
 from train.megatron.model import ScoringModel
 
 Join = Literal["same", "qkv", "glu"]
@@ -96,6 +97,8 @@ def mapping(model: ScoringModel) -> Iterator[tuple[str, tuple[str, ...], Join, i
     """(Megatron's name, the Hugging Face names it is made of, how joined, split along) of this rank's parameters."""
     first = model.decoder.layers[0].layer_number - 1
     for name, _ in model.named_parameters():
+        if is_adapter(name):
+            continue
         if name in _OUTER:
             hf_name, axis = _OUTER[name]
             if name == "output_layer.weight" and model.share_embeddings_and_output_weights:

@@ -11,24 +11,19 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 
 from tests.unit.train.tiny import make_sample
-from train.batch import Scored, collate, plain_sequence
-from train.megatron import cpu, lora, weights
+from train.batch import Scored, TokenScores, collate, plain_sequence
+from train.megatron import cpu, lora, ranks, weights
 from train.megatron import model as model_module
-from train.megatron.engine import start_ranks
-from train.megatron.lora import LoraSettings
+from train.megatron.layout import read_config
 from train.megatron.model import ScoringModel
+from train.settings import LoraSettings
 
 SEQUENCES = [plain_sequence(make_sample(seed)) for seed in range(5)]
 
 
 def bare(folder: Path, settings: LoraSettings, dtype: torch.dtype = torch.float32) -> ScoringModel:
     """Built and frozen, with random base weights. The parallel state must be up."""
-    plain = model_module.get_gpt_layer_local_spec
-    model_module.get_gpt_layer_local_spec = lambda **more: lora.spec_with_lora(plain(**more), settings)
-    try:
-        model = model_module.build(model_module.read_config(folder), dtype)
-    finally:
-        model_module.get_gpt_layer_local_spec = plain
+    model = model_module.build(read_config(folder), dtype, settings)
     lora.freeze(model)
     lora.reset(model)
     return model
@@ -36,10 +31,8 @@ def bare(folder: Path, settings: LoraSettings, dtype: torch.dtype = torch.float3
 
 def base_weights(folder: Path) -> dict[str, Tensor]:
     """Megatron's names and whole tensors of a folder."""
-    return {
-        name: tensor.clone()
-        for name, tensor in weights.load(folder, model_module.build(model_module.read_config(folder)))
-    }
+    config = read_config(folder)
+    return {name: tensor.clone() for name, tensor in weights.load(folder, model_module.build(config), config)}
 
 
 def take(model: ScoringModel, base: dict[str, Tensor]) -> None:
@@ -52,7 +45,7 @@ def take(model: ScoringModel, base: dict[str, Tensor]) -> None:
 def adapted_model(folder: Path, settings: LoraSettings, dtype: torch.dtype = torch.float32) -> ScoringModel:
     """The base's weights with a fresh adapter, on this one rank."""
     with cpu.device_mode():
-        start_ranks()
+        ranks.start()
         model = bare(folder, settings, dtype)
         take(model, base_weights(folder))
     return model
@@ -61,7 +54,7 @@ def adapted_model(folder: Path, settings: LoraSettings, dtype: torch.dtype = tor
 def score(model: ScoringModel, sequences: list[Scored]) -> list[Tensor]:
     with cpu.device_mode():
         batch = collate(sequences)
-        return list(model(batch).split(batch.lengths))
+        return [found.logp for found in model(batch).split(batch.lengths)]
 
 
 def nll(logp: list[Tensor]) -> Tensor:
@@ -85,8 +78,8 @@ def megatron_gradients(model: ScoringModel) -> tuple[float, float, dict[str, Ten
     batch, losses = collate(SEQUENCES), []
 
     def forward_step(_: Iterator[int], model: torch.nn.Module) -> tuple[Tensor, Callable]:
-        def loss_function(logp_N: Tensor) -> tuple[Tensor, Tensor, dict]:
-            losses.append(nll(list(logp_N.split(batch.lengths))))
+        def loss_function(found: TokenScores) -> tuple[Tensor, Tensor, dict]:
+            losses.append(nll([each.logp for each in found.split(batch.lengths)]))
             return losses[-1], torch.tensor(1, dtype=torch.int), {}
 
         return model(batch), loss_function

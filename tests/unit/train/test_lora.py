@@ -30,7 +30,7 @@ from tests.unit.train.tiny import make_model
 from train import lora_merge
 from train.batch import Scored, collate
 from train.megatron import cpu, lora
-from train.megatron.lora import LoraSettings
+from train.settings import LoraSettings
 
 ALL = LoraSettings(rank=4, alpha=8.0)
 SOME = LoraSettings(rank=3, alpha=4.5, targets=("v_proj", "q_proj", "up_proj"))
