@@ -7,7 +7,7 @@ What it leaves out: the server's process (`serve/engine.py`), text (the caller d
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,8 +152,51 @@ class EngineClient:
             result = await self._post("/update_weights_from_disk", body, within_s=within_s)
         finally:
             await asyncio.shield(self._post("/continue_generation", {}, within_s=60))
-        if not result.get("success"):
-            raise EngineError(f"the engine did not take version {version} from {path}: {result.get('message')}")
+        _took(result, f"take version {version} from {path}")
+
+    async def open_group(self, host: str, port: int, world: int, name: str, backend: str) -> None:
+        """Let the engine's ranks join a trainer's process group; the trainer joins from its side meanwhile."""
+        body = {
+            "master_address": host, "master_port": port, "rank_offset": 1, "world_size": world, "group_name": name,
+            "backend": backend,
+        }  # fmt: skip
+        _took(await self._post("/init_weights_update_group", body, within_s=120), "join the trainer's group")
+
+    async def close_group(self, name: str) -> None:
+        """Let the engine's ranks leave it."""
+        await self._post("/destroy_weights_update_group", {"group_name": name}, within_s=60)
+
+    async def receive(
+        self,
+        group: str,
+        chunks: Sequence[Sequence[tuple[str, str, Sequence[int]]]],
+        send: Callable[[int], Awaitable[None]],
+        version: int,
+        within_s: float = 300.0,
+    ) -> None:
+        """Swap the weights in place with what a trainer broadcasts, chunk by chunk: (name, dtype, shape) each.
+
+        `send` broadcasts the chunk of a number, while the engine waits for it. Raises EngineError where the engine
+        did not take a chunk: its weights are then mixed, and must be loaded whole from a folder.
+        """
+        await self._post("/pause_generation", {"mode": "retract"}, within_s=60)
+        try:
+            _took(await self._post("/begin_weight_update", {}, within_s=60), "begin an update")
+            try:
+                for number, chunk in enumerate(chunks):
+                    names, dtypes, shapes = (list(column) for column in zip(*chunk, strict=True))
+                    last = number == len(chunks) - 1
+                    body = {
+                        "names": names, "dtypes": dtypes, "shapes": shapes, "group_name": group, "flush_cache": last,
+                        "weight_version": str(version) if last else None,
+                    }  # fmt: skip
+                    told = self._post("/update_weights_from_distributed", body, within_s)
+                    result, _ = await asyncio.gather(told, send(number))
+                    _took(result, f"take chunk {number} of version {version}")
+            finally:
+                await asyncio.shield(self._post("/end_weight_update", {}, within_s=60))
+        finally:
+            await asyncio.shield(self._post("/continue_generation", {}, within_s=60))
 
     async def _post(self, path: str, body: dict[str, Any], within_s: float) -> dict[str, Any]:
         return await self._call("POST", path, body, within_s)
@@ -172,6 +215,11 @@ class EngineClient:
         except orjson.JSONDecodeError:
             found = {}
         return found if isinstance(found, dict) else {}
+
+
+def _took(result: dict[str, Any], what: str) -> None:
+    if not result.get("success"):
+        raise EngineError(f"the engine did not {what}: {result.get('message')}")
 
 
 def _message(data: bytes) -> str:

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-GPU_TESTS = 0  # how many there are; a run of all tests without a GPU must skip exactly these
+GPU_TESTS = 5  # how many there are; a run of all tests without a GPU must skip exactly these
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

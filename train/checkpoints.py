@@ -161,7 +161,7 @@ class OptimizerStates:
         return found
 
     def _download(self, number: int, folder: Path) -> None:
-        part = folder.withfolder_name(folder.name + PART)
+        part = folder.with_name(folder.name + PART)
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         for key in self._stored().get(folder.name, []):

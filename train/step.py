@@ -4,9 +4,10 @@ What it does: reads the samples, selects those that can train, computes gradient
 What it leaves out: versions, leases and the object store (`train/trainer.py`): nothing is committed or registered.
 
 Run: python -m train.step --samples FILE.parquet --weights DIR [--out DIR] [--reference DIR] [--learning-rate 1e-5]
-                          [--optimizer DIR]
+                          [--optimizer DIR] [--precision bf16] [--lora-rank 16] [--objective sft]
 FILE is a shard of the dataset's `samples`, or any Parquet file with those columns. DIR is a folder that transformers
-loads. Without --out the step is only shown. --optimizer is a folder: read if it is there, replaced after the step.
+loads. Without --out the step is only shown; with --lora-rank an adapter is written. --optimizer is a folder: read if
+it is there, replaced after the step.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from rich.table import Table
 
 from storage.arrow import from_row, schema
 from storage.records import Sample, new_id
-from train.settings import TrainSettings
+from train.settings import LoraSettings, TrainSettings
 
 if TYPE_CHECKING:
     from train.megatron.engine import Engine
@@ -71,7 +72,7 @@ def step(files: Files, settings: TrainSettings, console: Console) -> dict[str, f
     if files.out is not None and files.out.exists():
         raise ValueError(f"{files.out} exists: name a folder that does not, or remove it")
     samples = read_samples(files.samples)
-    engine = Engine(files.weights, settings.optimizer)
+    engine = Engine(files.weights, settings.optimizer, adapter=settings.lora)
     if files.optimizer is not None and files.optimizer.exists():
         engine.load_state(files.optimizer, {})
     kept = _select(samples, engine.vocab_size, settings, console)
@@ -157,14 +158,21 @@ def main() -> int:
         parser.add_argument(f"--{name}", type=Path, required=needed)
     parser.add_argument("--learning-rate", type=float, default=TrainSettings().optimizer.learning_rate)
     parser.add_argument("--max-train-tokens", type=int, default=TrainSettings().batch.max_train_tokens)
+    parser.add_argument("--precision", default="fp32", help="fp32 or bf16")
+    parser.add_argument("--lora-rank", type=int, help="train an adapter of this rank instead of all weights")
+    parser.add_argument("--objective", choices=("policy", "sft"), default="policy")
     given = vars(parser.parse_args())
     os.environ.update(TrainSettings.environment())  # before torch
     base = TrainSettings()
     try:
         settings = replace(
             base,
-            optimizer=replace(base.optimizer, learning_rate=given.pop("learning_rate")),
+            optimizer=replace(
+                base.optimizer, learning_rate=given.pop("learning_rate"), precision=given.pop("precision")
+            ),
             batch=replace(base.batch, max_train_tokens=given.pop("max_train_tokens")),
+            loss=replace(base.loss, objective=given.pop("objective")),
+            lora=None if (rank := given.pop("lora_rank")) is None else LoraSettings(rank=rank, alpha=2.0 * rank),
         )
         step(Files(**given), settings, Console())
     except ValueError as fault:  # boundary: users get one line

@@ -1,6 +1,7 @@
 """The trainer's log-probs are the engine's: the 135M model in real SGLang and in Megatron, before and after a swap."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from infra.model import default_dir, fetch
 from serve.engine import Engine as Served
 from serve.engine import EngineSettings
 from train.batch import Scored
+from train.megatron.channel import Channel, announced, chunks
 from train.megatron.engine import Engine
 from train.settings import OptimizerSettings
 
@@ -61,6 +63,35 @@ def train_away(engine: Engine, sequences: list[Scored]) -> None:
     engine.rest()
 
 
+async def through_memory(served: Served, engine: Engine, version: int) -> float:
+    """The trainer's weights to the engine by a process group; an answer that is running meanwhile ends well."""
+    ids = [1, 2, 3, 4]
+
+    async def talk() -> list:
+        sampling = {"temperature": 1.0, "max_new_tokens": 60, "ignore_eos": True}
+        return [chunk async for chunk in served.client.generate_stream(ids, sampling, "meanwhile")]
+
+    talking = asyncio.create_task(talk())
+    channel = Channel()
+    place = (channel.host, channel.port, channel.world, channel.name, channel.backend)
+    await asyncio.gather(served.client.open_group(*place), asyncio.to_thread(channel.join))
+    pieces = chunks(engine.model)
+    assert len(pieces) > 1
+
+    async def send(number: int) -> None:
+        await asyncio.to_thread(channel.send, [tensor for _, tensor in pieces[number]])
+
+    began = time.perf_counter()
+    await served.client.receive(channel.name, [announced(piece) for piece in pieces], send, version)
+    seconds = time.perf_counter() - began
+    await served.client.close_group(channel.name)
+    channel.close()
+    answer = await talking
+    assert sum(len(chunk.ids) for chunk in answer) == 60
+    assert [span.version for span in answer[-1].spans][-1] == version
+    return seconds
+
+
 async def test_log_probs_agree_with_the_engine_of_the_same_version(served: Served, tmp_path: Path) -> None:
     model = fetch(default_dir())
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
@@ -79,3 +110,13 @@ async def test_log_probs_agree_with_the_engine_of_the_same_version(served: Serve
     after = await asyncio.to_thread(worst, engine, await sampled(served, tokenizer))
     print(f"largest difference at version 1: {after:.1e}")
     assert after < 1e-3
+
+    await asyncio.to_thread(train_away, engine, [scored for scored, _ in answers[2:4]])
+    seconds = await through_memory(served, engine, 2)
+    print(f"version 2 from memory in {seconds:.2f} s")
+    third = await sampled(served, tokenizer)
+    assert await asyncio.to_thread(worst, engine, third) < 1e-3
+    assert (await served.client.info())["weight_version"] == "2"
+    for scored, _ in third[-len(PROMPTS) :]:  # temperature 0: each token is the trainer's own first choice
+        first = (await asyncio.to_thread(engine.distributions, scored)).argmax(-1)
+        assert tuple(first.tolist()) == scored.response_ids

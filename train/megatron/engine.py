@@ -368,5 +368,9 @@ class Engine:
         return state.adam(self._optimizer)
 
     def _kind(self) -> dict[str, str]:
-        kind = {"precision": self.settings.precision, "distributed": str(self.settings.distributed)}
-        return kind if self.adapter is None else {**kind, "adapter": str(self.adapter)}
+        settings = self.settings
+        return {
+            "precision": settings.precision,
+            "distributed": str(settings.distributed),
+            "adapter": f"{self.adapter} on {self._base and self._base.name}",
+        }

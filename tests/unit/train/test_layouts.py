@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.unit.train.layouts import FEW, SCENARIOS, play, settings, single, steps
+from infra.bench_trainer import Plain
+from tests.unit.train.layouts import FEW, SAMPLES, SCENARIOS, play, settings, single, steps
 from tests.unit.train.tiny import make_model
 from train.megatron.engine import Engine
 from train.megatron.layout import check_layout, read_config
@@ -79,6 +80,43 @@ def test_three_steps_are_those_of_one_rank(out: Path, name: str) -> None:
                 assert a[metric] == pytest.approx(b[metric], rel=rel, abs=absolute), metric
     for stage in ("out", "next"):
         assert close(out / f"{name}.{stage}", out / "single" / f"{single(name)}.{stage}", 1e-4 if exact else 0.02)
+
+
+PLAIN = [name for name, (_, _, kind) in SCENARIOS.items() if "extras" not in name and "bf16" not in name]
+
+
+@pytest.fixture(scope="module")
+def plain(out: Path) -> dict[str, tuple[list[dict[str, float]], dict[str, torch.Tensor]]]:
+    """Three steps of transformers and torch's AdamW on each model: their metrics, and the weights after them."""
+    found = {}
+    for family in {SCENARIOS[name][0] for name in PLAIN}:
+        loop, start = (Plain(out / "models" / family, settings({})) for _ in range(2))
+        metrics = []
+        for _ in range(3):
+            others = {}
+            with torch.no_grad():
+                for sample in SAMPLES:
+                    prompt = sample.token_ids[: sample.prompt_length]
+                    others[sample.sample_id] = {"ref": start.log_probs([prompt], [sample])[0]}
+                    if sample.hint is not None:
+                        teacher = loop.log_probs([sample.enhanced_prompt_ids], [sample])[0]
+                        others[sample.sample_id]["teacher"] = teacher
+            metrics.append(loop.step(SAMPLES, others))
+        found[family] = metrics, dict(loop.model.named_parameters())
+    return found
+
+
+@pytest.mark.parametrize("name", [*PLAIN, "llama", "qwen2", "qwen3"])
+def test_three_steps_are_those_of_transformers_and_adamw(out: Path, plain: dict, name: str) -> None:
+    metrics, weights = plain[name.partition(".")[0]]
+    folder = out if name in SCENARIOS else out / "single"
+    found = torch.load(folder / f"{name}.pt", weights_only=False)["metrics"]
+    for mine, theirs in zip(found, metrics, strict=True):
+        for metric, value in theirs.items():
+            assert mine[metric] == pytest.approx(value, rel=1e-4, abs=1e-5), metric
+    trained = tensors(folder / f"{name}.out")
+    for key, tensor in trained.items():
+        assert torch.allclose(tensor, weights[key], atol=1e-4), key
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
