@@ -66,6 +66,8 @@ class Engine:
         check_layout(self.hf_config, layout)
         weights.check(folder, self.hf_config)
         self.settings, self.adapter = settings, adapter
+        if settings.precision == "bf16":
+            cpu.multiply_bf16_in_fp32()
         self._base: Path | None = None  # whose weights lie under the adapter
         with cpu.device_mode():
             ranks.start(place)
