@@ -107,7 +107,7 @@ class Plain:
 
 def batch(lengths: Sequence[tuple[int, int]]) -> list[Sample]:
     """Samples of these lengths, with rewards only."""
-    made = [make_samples(MODEL, 1, prompt, response)[0] for prompt, response in lengths]
+    made = [make_samples(MODEL, index + 1, *pair)[index] for index, pair in enumerate(lengths)]
     return [
         replace(sample, sample_id=f"b{index}", hint=None, enhanced_prompt_ids=None, kl_weight=0.0,
                 reward=1.0 if index % 3 else -1.0)
@@ -192,10 +192,10 @@ def compare(console: Console, threads: int, steps: int) -> None:
     for name, lengths, precision in (("equal", EQUAL, "fp32"), ("spread", SPREAD, "fp32"), ("two", EQUAL[:2], "bf16")):
         ours, plain = (run(variant, precision, lengths, threads, steps) for variant in ("trainer", "plain"))
         speeds = [found["tokens"] / found["cpu_s"] for found in (ours, plain)]
-        table.add_row(
-            name, precision, f"{speeds[0]:.1f}", f"{speeds[1]:.1f}", f"{speeds[0] / speeds[1]:.2f}",
-            f"{ours['peak_mb']:.0f}", f"{plain['peak_mb']:.0f}", f"{ours['grad_norm']:.5f}", f"{plain['grad_norm']:.5f}",
-        )  # fmt: skip
+        peaks = [f"{found['peak_mb']:.0f}" for found in (ours, plain)]
+        norms = [f"{found['grad_norm']:.4f}" for found in (ours, plain)]
+        speed = [f"{each:.1f}" for each in speeds]
+        table.add_row(name, precision, *speed, f"{speeds[0] / speeds[1]:.2f}", *peaks, *norms)
         console.print(f"{name} {precision}: {ours['cpu_s']:.1f} CPU s, plain {plain['cpu_s']:.1f}")
     console.print(table)
 
