@@ -1,8 +1,8 @@
 """The trainer against a loop of transformers and torch's AdamW: the same batch, the same threads, one run.
 
 What it does: each variant in a process of its own (so that peaks of memory are its own), a step to warm up, then a
-measured one; prints tokens per CPU second, peaks and ratios. `Plain` is the loop that one would write: batches in order
-of arrival, padded, logits at every position. Tests hold its loss, norms and weights against the trainer's.
+measured one; prints tokens per CPU second, peaks and ratios. `Plain` is the loop that one would write: four
+samples at a time in order of arrival, padded, logits at every position. Tests hold its loss, norms and weights against the trainer's.
 What it leaves out: quality, the object store (`python -m train.bench`).
 
     python -m infra.bench_trainer compare     fp32 and bf16, equal lengths and a real spread
@@ -34,6 +34,7 @@ SPREAD = (
     (84, 104), (116, 390), (98, 161), (88, 163), (123, 324), (130, 259), (58, 58), (124, 400),
     (106, 221), (72, 126), (103, 274), (93, 400), (74, 139), (132, 293), (82, 85), (72, 168),
 )  # fmt: skip
+MICRO_BATCH = 4  # samples, of the plain loop
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 
 
@@ -57,11 +58,10 @@ class Plain:
 
     def step(self, samples: Sequence[Sample], others: dict[str, dict[str, Any]] | None = None) -> dict[str, float]:
         """One step on rewards, hints and β as the trainer takes it. `others`: {sample_id: {"teacher", "ref": [R]}}."""
-        size = max(1, self.settings.batch.micro_batch_tokens // max(len(sample.token_ids) for sample in samples))
         total = 0.0
         self._adam.zero_grad()
-        for start in range(0, len(samples), size):
-            loss = self._loss(samples[start : start + size], others or {})
+        for start in range(0, len(samples), MICRO_BATCH):
+            loss = self._loss(samples[start : start + MICRO_BATCH], others or {})
             (loss / len(samples)).backward()
             total += float(loss.detach())
         clip = self.settings.optimizer.clip_grad

@@ -97,12 +97,12 @@ def test_a_rank_that_is_killed_costs_nothing_but_time(make: Make, tmp_path: Path
     result = trainer.step(batch(1))
     assert killed and result.outcome == "committed" and trainer.head() == 2
     assert not set(first) & set(trainer._ranks.pids)
-    assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in first)
+    assert not any(map(alive, first))
     assert close(weights(undisturbed, tmp_path, 2), weights(trainer, tmp_path, 2))
 
 
 def test_refusals_are_shared_and_a_death_is_noticed_within_seconds(base: Path, tmp_path: Path) -> None:
-    group = Group(TENSOR, base)
+    group = Group(TENSOR, base, base)
     try:
         with pytest.raises(ValueError, match="no whole optimiser state"):
             group.load_state(tmp_path, {})
@@ -128,8 +128,34 @@ def test_refusals_are_shared_and_a_death_is_noticed_within_seconds(base: Path, t
         group.close()
 
 
+@ray.remote(num_cpus=0)
+class Owner:
+    """As the trainer's actor, which may be killed at any moment."""
+
+    def start(self, base: Path) -> list[int]:
+        self.group = Group(TENSOR, base, base)
+        return [os.getpid(), *self.group.pids]
+
+
+def test_no_rank_outlives_its_trainer(base: Path) -> None:
+    owner = Owner.remote()
+    pids = ray.get(owner.start.remote(base))
+    os.kill(pids[0], signal.SIGKILL)
+    until = time.monotonic() + 20
+    while time.monotonic() < until and any(map(alive, pids)):
+        time.sleep(0.2)
+    assert not any(map(alive, pids))
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def test_what_does_not_fit_is_refused_before_a_rank_starts(base: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"num_key_value_heads is 2, which parallel\.tensor = 4"):
-        Group(replace(SETTINGS, parallel=ParallelSettings(tensor=4)), base)
+        Group(replace(SETTINGS, parallel=ParallelSettings(tensor=4)), base, base)
     with pytest.raises(ValueError, match="precision"):
         OptimizerSettings(precision="fp16")
