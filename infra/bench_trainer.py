@@ -1,8 +1,9 @@
 """The trainer against a loop of transformers and torch's AdamW: the same batch, the same threads, one run.
 
 What it does: each variant in a process of its own (so that peaks of memory are its own), a step to warm up, then a
-measured one; prints tokens per CPU second, peaks and ratios. `Plain` is the loop that one would write: four
-samples at a time in order of arrival, padded, logits at every position. Tests hold its loss, norms and weights against the trainer's.
+measured one; prints tokens per CPU second, peaks and ratios. `Plain` is the loop that one would write: four samples at
+a time in order of arrival, padded, logits at every position. Tests hold its loss, norms and weights against the
+trainer's.
 What it leaves out: quality, the object store (`python -m train.bench`).
 
     python -m infra.bench_trainer compare     fp32 and bf16, equal lengths and a real spread
