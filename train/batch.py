@@ -162,8 +162,10 @@ def _fault(
     """Why this sample can't train, as "name: sentence", or None."""
     if not sample.counts:
         return "does not count: neither a reward of +1 or -1 nor a hint"
-    if not any(sample.mask[sample.prompt_length :]):
+    if not any(bit > 0 for bit in sample.mask[sample.prompt_length :]):
         return "no token trains: the mask is 0 on the whole response"
+    if not sample.versions:
+        return "no ancestor: no version says that it sampled this"
     for span in sample.versions:
         if span.end > span.start and span.version not in ancestors:
             return f"no ancestor: version {span.version} is no ancestor of the head {head}"
@@ -179,8 +181,18 @@ def _fault(
     numbers = (*sample.rollout_logprobs, sample.kl_weight, sample.loss_weight, sample.reward or 0.0)
     if not all(math.isfinite(number) for number in numbers):
         return "not finite: a log-prob, a weight or the reward is NaN or infinite"
-    if max(sample.rollout_logprobs) > 1e-3 or sample.kl_weight < 0:
-        return "out of range: a log-prob above 0, or a kl_weight below 0"
+    reward = sample.reward or 0.0
+    limits = {  # value: what it may be; beyond these one sample would spoil the batch it is in
+        "a log-prob": (max(sample.rollout_logprobs), -math.inf, 1e-3),
+        "a log-prob of": (min(sample.rollout_logprobs), -100.0, math.inf),
+        "kl_weight": (sample.kl_weight, 0.0, 1e3),
+        "loss_weight": (sample.loss_weight, 0.0, 1e3),
+        "reward": (reward, -1e3, 1e3),
+        "temperature": (scoring_temperature(sample.temperature), 0.01, 100.0),
+    }
+    for name, (value, low, high) in limits.items():
+        if not low <= value <= high:
+            return f"out of range: {name} is {value}, allowed is {low} to {high}"
     return None
 
 

@@ -77,7 +77,7 @@ class WeightFolders:
         for path in sorted(base.iterdir()):
             if path.is_file():
                 try:
-                    os.link(path, part / path.name)
+                    os.link(path.resolve(), part / path.name)  # what a link points to, not the link
                 except OSError:  # another disk, or one without links
                     shutil.copyfile(path, part / path.name)
         return part
@@ -142,14 +142,15 @@ class OptimizerStates:
         here = [_number(path.name) for path in self._root.glob("v*")]
         for number in sorted({*stored, *here} & set(line), reverse=True):
             folder = self._root / folder_name(number)
-            try:
-                if not folder.exists():
-                    self._download(number, folder)
-                worker.load_state(folder, _identity(self._versions.get(number)))
-                return number
-            except (ValueError, NotThere, OSError) as fault:  # torn, gone or another model's: an older one will do
-                log.warning("optimiser state of version %s is left aside: %s", number, fault)
-                shutil.rmtree(folder, ignore_errors=True)
+            for _ in range(1 + folder.exists()):  # a copy here that is torn is fetched again
+                try:
+                    if not folder.exists():
+                        self._download(number, folder)
+                    worker.load_state(folder, _identity(self._versions.get(number)))
+                    return number
+                except (ValueError, NotThere, OSError) as fault:  # torn, gone or another's: an older one will do
+                    log.warning("optimiser state of version %s is left aside: %s", number, fault)
+                    shutil.rmtree(folder, ignore_errors=True)
         worker.reset_state()
         return None
 

@@ -54,7 +54,10 @@ def load_probes(tokenizer_file: Path, window: int = 256) -> list[Scored]:
     """The probes that ship with the package, in a model's own token ids."""
     if not tokenizer_file.exists():
         raise ValueError(f"{tokenizer_file} is missing: the gate's probes need the model's tokenizer.json")
-    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    try:
+        tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    except Exception as fault:  # boundary: the library raises nothing narrower
+        raise ValueError(f"{tokenizer_file} can't be read: {fault}") from fault
 
     def ids(text: str) -> tuple[int, ...]:
         return tuple(tokenizer.encode(text, add_special_tokens=False).ids)

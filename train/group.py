@@ -121,9 +121,9 @@ class Group:
             self.close()
             raise
 
-    def load(self, folder: Path) -> None:
+    def load(self, folder: Path, base: Path | None = None) -> None:
         """As `Worker.load`."""
-        self._call("load", folder)
+        self._call("load", folder, base)
 
     def load_state(self, folder: Path, identity: dict[str, str]) -> None:
         """As `Worker.load_state`."""

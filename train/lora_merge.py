@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -35,7 +35,12 @@ def read_config(adapter: Path) -> dict[str, Any]:
     path = adapter / CONFIG
     if not path.exists():
         raise ValueError(f"{adapter} has no {CONFIG}: it must be a folder that PEFT loads")
-    config = orjson.loads(path.read_bytes())
+    try:
+        config = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as fault:
+        raise ValueError(f"{path} is not valid JSON: {fault}") from fault
+    if not isinstance(config, dict):
+        raise ValueError(f"{path} must hold an object, got {type(config).__name__}")
     if config.get("peft_type") != "LORA":
         raise ValueError(f"{path}: peft_type is {config.get('peft_type')!r}: only 'LORA' is read")
     other = {key: value for key, value in config.items() if key not in _KNOWN and value not in _OFF}
@@ -115,5 +120,18 @@ def _rewrite(source: Path, target: Path, change: Callable[[str, Tensor], Tensor]
             written.write(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
 
 
+def main(words: list[str]) -> int:
+    """0 after a merge, 2 with one line where there was none."""
+    if len(words) != 3:
+        print("lora_merge: python -m train.lora_merge BASE ADAPTER OUT", file=sys.stderr)
+        return 2
+    try:
+        merge(*map(Path, words))
+    except (ValueError, OSError, SafetensorError) as fault:  # boundary: users get one line
+        print(f"lora_merge: {fault}", file=sys.stderr)
+        return 2
+    return 0
+
+
 if __name__ == "__main__":
-    merge(*(Path(word) for word in sys.argv[1:4]))
+    sys.exit(main(sys.argv[1:]))

@@ -104,6 +104,11 @@ class OptimizerSettings:
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate < 1:
             raise ValueError(f"optimizer.learning_rate is {self.learning_rate}: must lie between 0 and 1, as 1e-5")
+        for name in ("beta1", "beta2"):
+            _check(f"optimizer.{name}", getattr(self, name), 0 <= getattr(self, name) < 1, "be 0 or more and below 1")
+        _check("optimizer.eps", self.eps, 0 < self.eps < 1, "lie between 0 and 1")
+        _check("optimizer.weight_decay", self.weight_decay, 0 <= self.weight_decay < 1, "be 0 or more and below 1")
+        _check("optimizer.clip_grad", self.clip_grad, self.clip_grad > 0, "be above 0")
         if self.precision not in ("fp32", "bf16"):
             raise ValueError(f"optimizer.precision is {self.precision!r}: must be fp32 or bf16")
 
@@ -161,6 +166,10 @@ class GateSettings:
     min_entropy: float = 0.25  # of the start's mean entropy
     max_entropy: float = 2.0  # of the start's mean entropy
 
+    def __post_init__(self) -> None:
+        for name in ("max_kl_start", "min_entropy", "max_entropy"):
+            _check(f"gate.{name}", getattr(self, name), getattr(self, name) >= 0, "be a number, at least 0")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSettings:
@@ -181,6 +190,13 @@ class TrainSettings:
     collective_timeout_s: float = 600.0  # how long ranks wait for each other inside one step
     lease_ttl_s: float = 30.0
     lease_wait_s: float = 60.0  # how long a start waits for the lease of a trainer that died
+
+    def __post_init__(self) -> None:
+        for name in ("max_grad_norm", "max_drift", "lease_ttl_s", "collective_timeout_s"):
+            _check(f"train.{name}", getattr(self, name), getattr(self, name) > 0, "be a number above 0")
+        for name in ("threads", "keep_local"):
+            _check(f"train.{name}", getattr(self, name), getattr(self, name) >= 1, "be at least 1")
+        _check("train.nice", self.nice, 0 <= self.nice <= 19, "be 0 to 19")
 
     @staticmethod
     def environment() -> dict[str, str]:

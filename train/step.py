@@ -11,6 +11,8 @@ it is there, replaced after the step.
 """
 
 import argparse
+import fcntl
+import hashlib
 import os
 import shutil
 import sys
@@ -24,6 +26,7 @@ import polars as pl
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from safetensors import SafetensorError
 
 from storage.arrow import from_row, schema
 from storage.records import Sample, new_id
@@ -65,16 +68,35 @@ def read_samples(path: Path) -> list[Sample]:
 def step(files: Files, settings: TrainSettings, console: Console) -> dict[str, float]:
     """One update; its metrics. Raises ValueError, with nothing written, where there is nothing to learn from, the
     gradients must not be used, or the gate refuses the new weights."""
+    if files.out is not None and files.out.exists():
+        raise ValueError(f"{files.out} exists: name a folder that does not, or remove it")
+    if files.optimizer is None:
+        return _step(files, settings, console)
+    if settings.lora is not None:
+        raise ValueError("--optimizer and --lora-rank: a new adapter has no state to go on from; leave one out")
+    state = files.optimizer.resolve()
+    if files.out is not None and state == files.out.resolve():
+        raise ValueError(f"{state}: weights and optimiser state can't be one folder: name two")
+    state.parent.mkdir(parents=True, exist_ok=True)
+    with (state.parent / f".{state.name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as fault:
+            raise ValueError(f"{state} is in use by another step: wait for it, or name another folder") from fault
+        if _old(state).exists() and not state.exists():  # a step that ended between two renames
+            _old(state).rename(state)
+        return _step(replace(files, optimizer=state), settings, console)
+
+
+def _step(files: Files, settings: TrainSettings, console: Console) -> dict[str, float]:
     from train.gate import Gate, load_probes
     from train.megatron.engine import Engine
     from train.update import learn
 
-    if files.out is not None and files.out.exists():
-        raise ValueError(f"{files.out} exists: name a folder that does not, or remove it")
     samples = read_samples(files.samples)
     engine = Engine(files.weights, settings.optimizer, adapter=settings.lora)
     if files.optimizer is not None and files.optimizer.exists():
-        engine.load_state(files.optimizer, {})
+        _load_state(engine, files, console)
     kept = _select(samples, engine.vocab_size, settings, console)
     reference = files.reference or files.weights
     probes = load_probes(files.weights / "tokenizer.json")
@@ -101,24 +123,59 @@ def step(files: Files, settings: TrainSettings, console: Console) -> dict[str, f
     if report.reason:
         raise ValueError(f"the gate refuses the new weights: {report.reason}")
     if files.out is not None:
-        engine.export(files.out, files.weights)
+        _export(engine, files.out, files.weights)
         console.print(f"written: {files.out}")
     if files.optimizer is not None:
-        _save_state(engine, files.optimizer)
+        _save_state(engine, files)
     return metrics
 
 
-def _save_state(engine: "Engine", folder: Path) -> None:
+def _load_state(engine: "Engine", files: Files, console: Console) -> None:
+    """Adam's state; where it was saved with other weights, its own fp32 copy of those is not taken."""
+    assert files.optimizer is not None
+    try:
+        engine.load_state(files.optimizer, {"weights": _hash(files.weights)})
+    except ValueError as fault:
+        engine.load_state(files.optimizer, {})
+        engine.load(files.weights)
+        console.print(f"the optimiser's state goes with other weights, its moments are used all the same ({fault})")
+
+
+def _hash(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _export(engine: "Engine", out: Path, base: Path) -> None:
+    """Whole or not at all."""
+    part = out.with_name(f".{out.name}.{os.getpid()}.part")
+    try:
+        engine.export(part, base)
+        part.rename(out)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _old(state: Path) -> Path:
+    return state.with_name(f".{state.name}.old")
+
+
+def _save_state(engine: "Engine", files: Files) -> None:
     """Beside it first: an interrupted step leaves the state of the one before."""
-    part, old = (folder.with_name(folder.name + end) for end in (".part", ".old"))
-    for path in (part, old):
+    state = files.optimizer
+    assert state is not None
+    part = state.with_name(f".{state.name}.part")
+    for path in (part, _old(state)):
         shutil.rmtree(path, ignore_errors=True)
     part.mkdir(parents=True)
-    engine.save_state(part, {})
-    if folder.exists():
-        folder.rename(old)
-    part.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+    engine.save_state(part, {"weights": _hash(files.out) if files.out is not None else ""})
+    if state.exists():
+        state.rename(_old(state))
+    part.rename(state)
+    shutil.rmtree(_old(state), ignore_errors=True)
 
 
 def _select(samples: Sequence[Sample], vocab_size: int, settings: TrainSettings, console: Console) -> list[Sample]:
@@ -175,7 +232,7 @@ def main() -> int:
             lora=None if (rank := given.pop("lora_rank")) is None else LoraSettings(rank=rank, alpha=2.0 * rank),
         )
         step(Files(**given), settings, Console())
-    except ValueError as fault:  # boundary: users get one line
+    except (ValueError, OSError, SafetensorError) as fault:  # boundary: users get one line
         print(f"step: {fault}", file=sys.stderr)
         return 2
     return 0

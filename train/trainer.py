@@ -24,6 +24,8 @@ from storage.records import Sample, Update, Version, new_id
 from storage.versions import VersionStore
 from train.group import Group, RankDied
 from train.lease import LeaseKeeper
+from train.megatron.folder import check
+from train.megatron.layout import read_config
 from train.settings import TrainSettings
 
 if TYPE_CHECKING:
@@ -85,6 +87,8 @@ class Trainer:
     def step(self, samples: Sequence[Sample], learning_rate: float | None = None) -> StepResult:
         """One update from these samples. Raises LeaseHeld, LeaseLost, CommitConflict, StoreDown, and RankDied if that
         happens twice: try again later."""
+        if learning_rate is not None and not 0 < learning_rate < 1:
+            raise ValueError(f"learning_rate is {learning_rate}: must lie between 0 and 1, as 1e-5")
         return self._worker.submit(self._step, list(samples), learning_rate).result()
 
     def head(self) -> int:
@@ -139,6 +143,7 @@ class Trainer:
         number = self.versions.next_number()
         if number:
             raise ValueError(f"{self.versions.model}: every version is withdrawn, there is no head to learn from")
+        check(self._base, read_config(self._base))  # a version that exists can't be made again
         update_id = new_id()
         source, shards = self.versions.upload(0, update_id, self._folders.adopt(self._base))
         version = self._version(0, None, update_id, (source, shards), (), {}, None)
@@ -149,11 +154,13 @@ class Trainer:
     def _load(self, head: int) -> None:
         """Weights and optimiser of the head."""
         self._loaded = None
-        folder = self._folders.whole(head) if self.settings.lora is None else self._folders.fetch(head)
-        self._ranks.load(folder)
+        folder, base = self._folders.whole(head), None
+        if self.settings.lora is not None:
+            folder, base = self._folders.fetch(head), self._folders.fetch(self.versions.base_of(head))
+        self._ranks.load(folder, base)
         self._optimizer_from = self._states.load(self._ranks, head)
         if self._optimizer_from not in (None, head):
-            self._ranks.load(folder)  # an older state may have brought the weights that it was saved with
+            self._ranks.load(folder, base)  # an older state may have brought the weights that it was saved with
         self._ranks.rest()
         self._loaded = head
 

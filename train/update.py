@@ -25,6 +25,7 @@ from train.megatron.engine import Engine
 from train.settings import TrainSettings
 
 Progress = Callable[[str, int, int], None]  # phase, done, total
+TEACHES_NOTHING = ("empty", "all masked", "nothing to learn")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -227,10 +228,9 @@ def learn(
         outcome = batch_outcome(batch.step_totals)
         norms.append(engine.grad_norm())
         learned.metrics = {**batch.metrics(), "grad_norm": max(norms)}
-        learned.fault = _fault(outcome, learned.metrics, settings)
-        if learned.fault is not None and outcome != "not finite" and minibatches > 1:
-            learned.fault = None  # the other minibatches may well teach
-            continue
+        if outcome in TEACHES_NOTHING and minibatches > 1:
+            continue  # the other minibatches may well teach
+        learned.fault = _fault(outcome, {**learned.metrics, "grad_norm": norms[-1]}, settings)
         if learned.fault is not None:
             break
         engine.step(learning_rate)
@@ -243,7 +243,7 @@ def learn(
 
 def _fault(outcome: Outcome, metrics: dict[str, float], settings: TrainSettings) -> str | None:
     """Why these gradients must not be used, or None."""
-    if outcome not in ("ok", "not finite"):
+    if outcome in TEACHES_NOTHING:
         return f"{outcome}: no sample's tokens are to become more or less likely"
     if bad := sorted(name for name, value in metrics.items() if not math.isfinite(value)):
         return f"not finite: {', '.join(bad)}"

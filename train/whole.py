@@ -31,9 +31,17 @@ def whole_weights(versions: VersionStore, number: int, root: Path) -> Path:
     if base == number:
         return own
     merged = root / (folder_name(number) + MERGED)
-    if not merged.exists():
-        _merge(versions.download(base, root / folder_name(base)), own, merged)
+    under = versions.download(base, root / folder_name(base))
+    if not _whole(under, merged):
+        shutil.rmtree(merged, ignore_errors=True)
+        _merge(under, own, merged)
     return merged
+
+
+def _whole(base: Path, merged: Path) -> bool:
+    """A merged file is as long as the base's: header, dtypes and shapes are the same."""
+    files = [(path, merged / path.name) for path in base.glob("*.safetensors")]
+    return all(there.exists() and there.stat().st_size == path.stat().st_size for path, there in files)
 
 
 def _merge(base: Path, adapter: Path, merged: Path) -> None:

@@ -26,6 +26,9 @@ class Worker:
         """Raises ValueError as `Engine` does."""
         self.settings, self.start, self.base = settings, start, base
         self.engine = Engine(base, settings.optimizer, place, settings.lora)
+        top, vocabulary = settings.loss.distill_top_k, self.engine.vocab_size
+        if settings.loss.distill_weight > 0 and top > vocabulary:
+            raise ValueError(f"loss.distill_top_k is {top}: the model's vocabulary has {vocabulary} tokens")
         with self.engine.borrow(start):
             self.gate = Gate(settings.gate, load_probes(start / "tokenizer.json"), self.engine.distributions)
         self._saving: Saving | None = None
@@ -40,9 +43,9 @@ class Worker:
         """Rows of the output layer."""
         return self.engine.vocab_size
 
-    def load(self, folder: Path) -> None:
-        """Take a folder's weights."""
-        self.engine.load(folder)
+    def load(self, folder: Path, base: Path | None = None) -> None:
+        """Take a folder's weights, or an adapter's and those of its base."""
+        self.engine.load(folder, base)
 
     def load_state(self, folder: Path, identity: dict[str, str]) -> None:
         """Take an optimiser state; ValueError if it is torn or another's."""

@@ -1,5 +1,6 @@
 """The trainer on a tiny real model against the real object store: commits, refusals, skips, resumes."""
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -215,3 +216,48 @@ def test_old_copies_and_optimiser_states_go(make: Make, objects: ObjectStore, tm
         "v000004", "v000005",
     ]  # fmt: skip
     assert {key.split("/")[2] for key in objects.list("optimizer/tiny/")} == {"v000004", "v000005"}
+
+
+def test_a_folder_of_links_becomes_version_zero(base: Path, objects: ObjectStore, tmp_path: Path) -> None:
+    """As the Hugging Face cache has them."""
+    linked = tmp_path / "snapshot"
+    linked.mkdir()
+    for path in base.iterdir():
+        (linked / path.name).symlink_to(path)
+    trainer = Trainer(SETTINGS, VersionStore(objects, "linked"), objects, tmp_path / "weights", linked)
+    assert trainer.step(batch(1)).outcome == "committed"
+    trainer.close()
+    assert "model.safetensors" in {shard.name for shard in trainer.versions.get(0).shards}
+
+
+def test_weights_that_do_not_fit_never_become_version_zero(base: Path, objects: ObjectStore, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(base, broken)
+    (broken / "model.safetensors").unlink()
+    versions = VersionStore(objects, "broken")
+    with pytest.raises(ValueError, match=r"has no \.safetensors"):
+        Trainer(SETTINGS, versions, objects, tmp_path / "weights", broken)
+    assert versions.head() is None
+    shutil.copyfile(base / "model.safetensors", broken / "model.safetensors")
+    trainer = Trainer(SETTINGS, versions, objects, tmp_path / "weights", broken)
+    assert trainer.step(batch(1)).outcome == "committed"
+    trainer.close()
+
+
+def test_a_torn_state_here_is_fetched_again(make: Make, tmp_path: Path) -> None:
+    trainer = make()
+    for number in range(2):
+        trainer.step(batch(number))
+    trainer.close()
+    state = tmp_path / "weights" / "tiny" / "optimizer" / "v000002"
+    largest = max(state.iterdir(), key=lambda path: path.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:-10])
+    assert make().step(batch(2)).version.optimizer_from == 2
+
+
+@pytest.mark.parametrize("rate", [0.0, -1e-3, float("nan"), 50.0])
+def test_a_learning_rate_that_is_none_is_refused(make: Make, rate: float) -> None:
+    trainer = make()
+    with pytest.raises(ValueError, match="learning_rate is"):
+        trainer.step(batch(1), learning_rate=rate)
+    assert trainer.head() == 0

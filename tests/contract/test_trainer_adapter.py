@@ -15,6 +15,7 @@ from storage.versions import VersionStore
 from tests.contract.conftest import S3
 from tests.contract.megatron_victim import SETTINGS, batch
 from tests.unit.train.tiny import make_model
+from train.batch import Scored
 from train.settings import LoraSettings, OptimizerSettings, TrainSettings
 from train.trainer import Trainer
 from train.whole import whole_weights
@@ -107,3 +108,30 @@ def test_another_rank_than_the_head_has_is_refused(make: Make) -> None:
     make().step(batch(1))
     with pytest.raises(ValueError, match="r is 4, the settings say 8"):
         make(replace(ADAPTER, lora=LoraSettings(rank=8)))
+
+
+def test_after_a_rollback_the_adapter_lies_on_its_own_base(make: Make, tmp_path: Path) -> None:
+    """v1: adapter on 0. v2: all weights. v3: adapter on 2. Then v2 is withdrawn, and the running trainer goes on."""
+    make().step(batch(1))
+    make(SETTINGS).step(batch(2, version=1))
+    trainer = make()
+    assert trainer.step(batch(3, version=2)).outcome == "committed"
+    trainer.versions.withdraw(2, "worse")
+    result = trainer.step(batch(4, version=1))
+    assert (result.outcome, result.version.parent, trainer.versions.base_of(4)) == ("committed", 1, 0)
+    ids = torch.arange(1, 40)
+    scored = Scored(prompt_ids=(0,), response_ids=tuple(ids.tolist()), temperature=1.0)
+    trained = trainer._ranks.engine.distributions(scored)
+    with torch.no_grad():
+        model = AutoModelForCausalLM.from_pretrained(whole_weights(trainer.versions, 4, tmp_path / "read"))
+        served = model(torch.cat([torch.tensor([0]), ids])[None]).logits[0, :-1].log_softmax(-1)
+    assert torch.allclose(trained, served, atol=1e-4)
+
+
+def test_a_merged_copy_that_was_damaged_is_made_again(make: Make, tmp_path: Path) -> None:
+    trainer = make()
+    trainer.step(batch(1))
+    merged = whole_weights(trainer.versions, 1, tmp_path / "read")
+    good = log_probs(merged)
+    (merged / "model.safetensors").write_bytes(b"torn")
+    assert torch.equal(log_probs(whole_weights(trainer.versions, 1, tmp_path / "read")), good)

@@ -76,6 +76,8 @@ def multiply_bf16_in_fp32() -> None:
         return
 
     def mm(left_NK: torch.Tensor, right_KM: torch.Tensor) -> torch.Tensor:
+        if left_NK.dtype != right_KM.dtype:
+            raise RuntimeError(f"mm of {left_NK.dtype} and {right_KM.dtype}: both must be of one dtype")
         dtype = torch.float32 if left_NK.dtype == torch.bfloat16 else left_NK.dtype
         out_NM = left_NK.new_empty((left_NK.shape[0], right_KM.shape[1]), dtype=dtype)
         torch.ops.aten.mm.out(left_NK.to(dtype), right_KM.to(dtype), out=out_NM)

@@ -33,7 +33,8 @@ from megatron.core.pipeline_parallel import get_forward_backward_func  # noqa: E
 
 from train.megatron import lora, ranks, state, weights  # noqa: E402
 from train.megatron import model as model_module  # noqa: E402
-from train.megatron.layout import check_layout, read_config  # noqa: E402
+from train.megatron.folder import check  # noqa: E402
+from train.megatron.layout import check_layout, identity, read_config  # noqa: E402
 from train.megatron.ranks import Place  # noqa: E402
 from train.megatron.state import Saving  # noqa: E402
 from train.settings import LoraSettings, OptimizerSettings, ParallelSettings  # noqa: E402
@@ -64,7 +65,8 @@ class Engine:
         self.hf_config = read_config(folder)
         layout = ParallelSettings() if place is None else place.layout
         check_layout(self.hf_config, layout)
-        weights.check(folder, self.hf_config)
+        check(folder, self.hf_config)
+        self._identity = identity(self.hf_config)
         self.settings, self.adapter = settings, adapter
         if settings.precision == "bf16":
             cpu.multiply_bf16_in_fp32()
@@ -100,11 +102,14 @@ class Engine:
 
     # ---- weights -----------------------------------------------------------------------------------------------
 
-    def load(self, folder: Path) -> None:
-        """Take a folder's weights; with an adapter, those of a base (the adapter is fresh then) or of an adapter.
+    def load(self, folder: Path, base: Path | None = None) -> None:
+        """Take a folder's weights; with an adapter, those of a base (the adapter is fresh then), or of an adapter and
+        the base it belongs to, if that is not the one that is there.
 
         Adam's moments are not touched; its own copy of the weights follows.
         """
+        if self.adapter is not None and base is not None and base != self._base:
+            self._load(base)
         self._load(folder)
         with cpu.device_mode():
             self._optimizer.reload_model_params()
@@ -301,6 +306,8 @@ class Engine:
             for group in self._optimizer.param_groups:
                 # Megatron leaves both multipliers to its scheduler: without it, norms would decay as well
                 group["lr"] = rate * group["lr_mult"]
+                # what a loaded state says of these is not asked for
+                group["betas"], group["eps"] = (self.settings.beta1, self.settings.beta2), self.settings.eps
                 group["weight_decay"] = self.settings.weight_decay * group["wd_mult"]
             stepped, _, _ = self._optimizer.step()
             assert stepped
@@ -375,4 +382,5 @@ class Engine:
             "precision": settings.precision,
             "distributed": str(settings.distributed),
             "adapter": f"{self.adapter} on {self._base and self._base.name}",
+            "model": self._identity,
         }

@@ -5,6 +5,7 @@ of ranks that a model does not divide.
 What it leaves out: building the model (`model.py`), its weights (`weights.py`).
 """
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,15 @@ import orjson
 from train.settings import ParallelSettings
 
 _FAMILIES = ("llama", "qwen2", "qwen3")
-_ROPES = ("default", "linear", "llama3")
+_ROPES: dict[str, tuple[str, ...]] = {  # kind: the numbers it needs
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
+_NEEDED = (
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "rms_norm_eps",
+    "max_position_embeddings",
+)  # fmt: skip
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -21,11 +30,18 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.exists():
         raise ValueError(f"{folder} has no config.json: it must be a folder that transformers loads")
-    config = orjson.loads(path.read_bytes())
-    kind = rope_of(config).get("rope_type", "default")
+    try:
+        config = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as fault:
+        raise ValueError(f"{path} is not valid JSON: {fault}") from fault
+    if not isinstance(config, dict):
+        raise ValueError(f"{path} must hold an object, got {type(config).__name__}")
+    rope = rope_of(config)
+    kind = rope["rope_type"]
     refused = {
         f"model_type {config.get('model_type')!r} (mapped: {', '.join(_FAMILIES)})": config.get("model_type")
         not in _FAMILIES,
+        "both rope_parameters and rope_scaling, which differ": _differ(config),
         f"rope type {kind!r} (mapped: {', '.join(_ROPES)})": kind not in _ROPES,
         "attention_bias": bool(config.get("attention_bias")),
         "mlp_bias": bool(config.get("mlp_bias")),
@@ -37,7 +53,16 @@ def read_config(folder: Path) -> dict[str, Any]:
     faults = [name for name, found in refused.items() if found]
     if faults:
         raise ValueError(f"{path}: not mapped to Megatron: {'; '.join(faults)}. Train another model, or add the map.")
+    missing = [name for name in _NEEDED if not isinstance(config.get(name), int | float)]
+    missing += [f"rope's {name}" for name in _ROPES[kind] if not isinstance(rope.get(name), int | float)]
+    if missing:
+        raise ValueError(f"{path}: not there, or no numbers: {', '.join(missing)}. Take the model's own config.json.")
     return config
+
+
+def _differ(config: dict[str, Any]) -> bool:
+    newer, older = config.get("rope_parameters"), config.get("rope_scaling")
+    return bool(newer) and bool(older) and newer != older
 
 
 def rope_of(config: dict[str, Any]) -> dict[str, Any]:
@@ -55,6 +80,13 @@ def head_width(config: dict[str, Any]) -> int:
 def kv_heads(config: dict[str, Any]) -> int:
     """How many key/value heads there are."""
     return config.get("num_key_value_heads") or config["num_attention_heads"]
+
+
+def identity(config: dict[str, Any]) -> str:
+    """Which architecture it is: what a state of another one does not share."""
+    parts = ["model_type", *_NEEDED, "num_key_value_heads", "head_dim"]
+    said = {name: config.get(name) for name in parts} | {"tied": bool(config.get("tie_word_embeddings"))}
+    return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
 def check_layout(config: dict[str, Any], layout: ParallelSettings) -> None:

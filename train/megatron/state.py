@@ -2,15 +2,15 @@
 
 What it does: `save` plans with all ranks and gives a `Saving`, whose `write` may run in any thread while the ranks do
 other things than stepping; its `finish` (all ranks) completes the folder. `load` reads a folder into whatever layout
-there is now. `state.json` is written last: it ties the folder to a version, and lists the files and their sizes.
+there is now. `state.json` is written last: it ties the folder to a version, and lists the files and their hashes.
 What it leaves out: the model's weights (a version's own folder has them), where folders go (`train/checkpoints.py`).
 
 In bf16, and with the distributed optimiser, Adam's fp32 weights are part of the state.
 """
 
 import copy
+import hashlib
 import pickle
-from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -40,6 +40,7 @@ class Saving:
     def __init__(self, request: AsyncRequest, folder: Path, metadata: dict[str, str]) -> None:
         self._request, self._folder, self._metadata = request, folder, metadata
         self._fault: str | None = None
+        self._hashes: dict[str, str] = {}
 
     def write(self) -> None:
         """Write this rank's part. Reads the state as it is now; may take seconds. An OSError waits for `finish`."""
@@ -50,6 +51,8 @@ class Saving:
         arguments[1] = request.preload_fn()
         try:
             request.async_fn(*arguments)
+            own = self._folder.glob(f"__{dist.get_rank()}_*")
+            self._hashes = {path.name: _sha256(path) for path in own}  # here: it takes a while, too
         except OSError as fault:  # boundary: every rank must come to finish()
             self._fault = str(fault)
 
@@ -63,8 +66,9 @@ class Saving:
                 finalize()
         except (CheckpointingException, dist.checkpoint.CheckpointException, RuntimeError) as fault:
             raise OSError(f"{self._folder}: the optimiser's state was not written: {fault}") from fault
+        hashes = {name: value for part in collect_all(self._hashes) for name, value in part.items()}
         if dist.get_rank() == 0:
-            files = {path.name: path.stat().st_size for path in sorted(self._folder.iterdir())}
+            files = {path.name: hashes.get(path.name) or _sha256(path) for path in sorted(self._folder.iterdir())}
             part = self._folder / (STATE + ".part")
             part.write_bytes(orjson.dumps({"metadata": self._metadata, "files": files}))
             part.replace(self._folder / STATE)
@@ -99,7 +103,8 @@ def load(model: ScoringModel, optimizer: ChainedOptimizer, folder: Path, metadat
         EOFError,
         pickle.UnpicklingError,
     ) as fault:  # fmt: skip  boundary: what a damaged file leads to
-        raise ValueError(f"{folder}: the optimiser's state can't be read: {fault}") from fault
+        line = (str(fault).strip() or type(fault).__name__).splitlines()[0]
+        raise ValueError(f"{folder}: the optimiser's state can't be read: {line}") from fault
     for state in adam(
         optimizer
     ).state.values():  # a 'step' of its own for each: one that is shared is bumped once per parameter
@@ -110,17 +115,19 @@ def check(folder: Path, metadata: dict[str, str]) -> None:
     """Raises ValueError if a state is not whole, or something else than `metadata` says."""
     try:
         found = orjson.loads((folder / STATE).read_bytes())
-    except (OSError, orjson.JSONDecodeError) as fault:
+        own, files = dict(found["metadata"]), dict(found["files"])
+    except (OSError, orjson.JSONDecodeError, TypeError, KeyError, ValueError) as fault:
         raise ValueError(f"{folder}: no whole optimiser state, it was not written to its end: {fault}") from fault
-    own = found["metadata"]
     if other := {key: own.get(key) for key, value in metadata.items() if own.get(key) != value}:
         raise ValueError(f"{folder}: optimiser state of {other}, wanted {metadata}")
-    for name, size in found["files"].items():
-        there = -1
-        with suppress(OSError):
-            there = (folder / name).stat().st_size
-        if there != size:
-            raise ValueError(f"{folder}: {name} has {max(0, there)} bytes, {size} were written: fetch it again")
+    for name, wanted in files.items():
+        if not (folder / name).exists() or _sha256(folder / name) != wanted:
+            raise ValueError(f"{folder}: {name} is not there, or not what was written: fetch it again")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def adam(optimizer: ChainedOptimizer) -> torch.optim.Optimizer:

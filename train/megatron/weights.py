@@ -1,8 +1,7 @@
 """Weights between a Hugging Face folder and a Megatron model's ranks, both ways, bit for bit.
 
-What it does: `check` compares a folder's tensors with what its config asks for; `load` reads this rank's part of each
-into named Megatron tensors; `export` writes a folder that transformers (and SGLang) load: safetensors, and config,
-tokenizer and template files copied from the base model.
+What it does: `load` reads this rank's part of each tensor into named Megatron tensors; `export` writes a folder that
+transformers (and SGLang) load: safetensors, and config, tokenizer and template files copied from the base model.
 What it leaves out: other formats than safetensors. All ranks read and write the same folders.
 
 Axes: G = key/value heads; Megatron keeps q, k and v in one tensor, grouped per key/value head: [q.., k, v].
@@ -17,11 +16,11 @@ import orjson
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from train.megatron.layout import head_width, kv_heads
+from train.megatron.folder import check, files_of, find
 from train.megatron.lora import is_adapter
 from train.megatron.model import ScoringModel
 
@@ -50,49 +49,6 @@ _OUTER: dict[str, tuple[str, int | None]] = {
 }
 
 
-def expected(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """{Hugging Face name: shape} of all tensors of a model, by its config."""
-    hidden, inner, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    heads, groups, width = config["num_attention_heads"], kv_heads(config), head_width(config)
-    layer = {
-        "input_layernorm.weight": (hidden,),
-        "post_attention_layernorm.weight": (hidden,),
-        "self_attn.q_proj.weight": (heads * width, hidden),
-        "self_attn.k_proj.weight": (groups * width, hidden),
-        "self_attn.v_proj.weight": (groups * width, hidden),
-        "self_attn.o_proj.weight": (hidden, heads * width),
-        "mlp.gate_proj.weight": (inner, hidden),
-        "mlp.up_proj.weight": (inner, hidden),
-        "mlp.down_proj.weight": (hidden, inner),
-    }
-    if config["model_type"] == "qwen2":
-        layer.update({f"self_attn.{part}_proj.bias": layer[f"self_attn.{part}_proj.weight"][:1] for part in "qkv"})
-    if config["model_type"] == "qwen3":
-        layer.update({f"self_attn.{part}_norm.weight": (width,) for part in "qk"})
-    shapes = {
-        f"model.layers.{number}.{name}": shape
-        for number in range(config["num_hidden_layers"])
-        for name, shape in layer.items()
-    }
-    shapes.update({"model.embed_tokens.weight": (vocab, hidden), "model.norm.weight": (hidden,)})
-    if not config.get("tie_word_embeddings"):
-        shapes["lm_head.weight"] = (vocab, hidden)
-    return shapes
-
-
-def check(folder: Path, config: dict[str, Any]) -> None:
-    """Raises ValueError where a tensor is missing, unknown or of another shape: before anything is taken over."""
-    wanted, there = expected(config), _shapes(folder)
-    tied = {"lm_head.weight"} if config.get("tie_word_embeddings") else set()
-    if missing := wanted.keys() - there.keys():
-        raise ValueError(f"{folder}: {len(missing)} weights are missing, as {min(missing)}")
-    if unknown := there.keys() - wanted.keys() - tied:
-        raise ValueError(f"{folder}: {len(unknown)} weights are not mapped to Megatron, as {min(unknown)}")
-    for name, shape in wanted.items():
-        if there[name] != shape:
-            raise ValueError(f"{folder}: {name} is {list(there[name])}, its config asks for {list(shape)}")
-
-
 def mapping(model: ScoringModel) -> Iterator[tuple[str, tuple[str, ...], Join, int | None]]:
     """(Megatron's name, the Hugging Face names it is made of, how joined, split along) of this rank's parameters."""
     first = model.decoder.layers[0].layer_number - 1
@@ -116,9 +72,13 @@ def mapping(model: ScoringModel) -> Iterator[tuple[str, tuple[str, ...], Join, i
 def load(folder: Path, model: ScoringModel, config: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
     """This rank's Megatron-shaped tensors, one at a time, in the model's dtype. ValueError as `check` raises it."""
     check(folder, config)
-    where = _index(folder)
+    where = find(folder)
     ranks, rank = _tensor_ranks()
     files = {path: safe_open(path, "pt") for path in set(where.values())}
+    if config.get("tie_word_embeddings") and "lm_head.weight" in where:
+        tied = ("lm_head.weight", "model.embed_tokens.weight")
+        if not torch.equal(*(files[where[each]].get_tensor(each) for each in tied)):
+            raise ValueError(f"{folder}: its config ties {tied[0]} to {tied[1]}, but they differ: untie or remove one")
     groups = model.config.num_query_groups // ranks
     for name, hf_names, join, axis in mapping(model):
         parts = []
@@ -139,38 +99,6 @@ def _tensor_ranks() -> tuple[int, int]:
         parallel_state.get_tensor_model_parallel_world_size(),
         parallel_state.get_tensor_model_parallel_rank(),
     )
-
-
-def _files(folder: Path) -> list[Path]:
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise ValueError(f"{folder} has no .safetensors files: convert the weights first")
-    return files
-
-
-def _index(folder: Path) -> dict[str, Path]:
-    """{weight: the file it lies in}."""
-    where: dict[str, Path] = {}
-    for path in _files(folder):
-        with _opened(path) as file:
-            where.update(dict.fromkeys(file.keys(), path))
-    return where
-
-
-def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """{weight: its shape}."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for path in _files(folder):
-        with _opened(path) as file:
-            shapes.update({name: tuple(file.get_slice(name).get_shape()) for name in file.keys()})  # noqa: SIM118
-    return shapes
-
-
-def _opened(path: Path) -> Any:
-    try:
-        return safe_open(path, "pt")
-    except SafetensorError as fault:
-        raise ValueError(f"{path} can't be read, it may be cut off: {fault}. Fetch or export it again.") from fault
 
 
 def to_hf(model: ScoringModel) -> Iterator[tuple[str, Tensor]]:
@@ -231,8 +159,8 @@ def export(model: ScoringModel, folder: Path, base: Path) -> None:
             save_file({key: tensor.cpu() for key, tensor in tensors.items()}, folder / name, metadata={"format": "pt"})
     dist.barrier()
     if stages > 1 and dist.get_rank() == 0:
-        where = {key: path.name for key, path in sorted(_index(folder).items())}
-        size = sum(path.stat().st_size for path in _files(folder))
+        where = {key: path.name for key, path in sorted(find(folder).items())}
+        size = sum(path.stat().st_size for path in files_of(folder))
         (folder / INDEX).write_bytes(orjson.dumps({"metadata": {"total_size": size}, "weight_map": where}))
 
 

@@ -192,16 +192,39 @@ def test_a_torn_or_foreign_optimiser_state_is_refused(folder: Path, engine: Engi
         Engine(folder, OptimizerSettings(distributed=True)).load_state(state, {"number": "1"})
     part = max(state.iterdir(), key=lambda path: path.stat().st_size)
     whole = part.read_bytes()
-    part.write_bytes(whole[:-100])
-    with pytest.raises(ValueError, match="were written: fetch it again"):
-        engine.load_state(state, {"number": "1"})
-    part.write_bytes(bytes(len(whole)))
-    with pytest.raises(ValueError, match="can't be read"):
-        engine.load_state(state, {"number": "1"})
+    for damaged in (whole[:-100], bytes(len(whole)), whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]):
+        part.write_bytes(damaged)
+        with pytest.raises(ValueError, match="not what was written: fetch it again"):
+            engine.load_state(state, {"number": "1"})
     assert not engine.adam().state
-    (state / "state.json").unlink()
-    with pytest.raises(ValueError, match="was not written to its end"):
-        engine.load_state(state, {"number": "1"})
+    for garbage in ("{}", "null", "[]", "3", "{", '{"metadata": 1, "files": 2}'):
+        (state / "state.json").write_text(garbage)
+        with pytest.raises(ValueError, match="was not written to its end"):
+            engine.load_state(state, {"number": "1"})
+
+
+def test_adams_settings_are_those_that_are_asked_for_not_those_saved(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    stepped(Engine(folder, OptimizerSettings())).save_state(tmp_path / "state", {})
+    engine = Engine(folder, OptimizerSettings(beta1=0.1, beta2=0.5, eps=1e-3))
+    engine.load_state(tmp_path / "state", {})
+    stepped(engine)
+    assert all(group["betas"] == (0.1, 0.5) and group["eps"] == 1e-3 for group in engine.adam().param_groups)
+
+
+def test_weights_that_are_said_twice_or_tied_in_vain_are_refused(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    save_file({"model.norm.weight": tensors["model.norm.weight"]}, folder / "z.safetensors")
+    with pytest.raises(ValueError, match=r"model\.norm\.weight lies in model\.safetensors and in z\.safetensors"):
+        Engine(folder, OptimizerSettings())
+    (folder / "z.safetensors").unlink()
+    head = {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}
+    save_file({**tensors, **head}, folder / "model.safetensors")
+    Engine(folder, OptimizerSettings())
+    save_file({**tensors, "lm_head.weight": head["lm_head.weight"] + 1}, folder / "model.safetensors")
+    with pytest.raises(ValueError, match="but they differ"):
+        Engine(folder, OptimizerSettings())
 
 
 def test_borrowed_weights_go_back(folder: Path, engine: Engine) -> None:
@@ -248,6 +271,11 @@ def test_the_teacher_scores_the_same_response_behind_the_hint(folder: Path, engi
         ('"model_type": "llama", "attention_bias": true', "attention_bias"),
         ('"model_type": "llama", "rope_parameters": {"rope_type": "yarn"}', "rope type 'yarn'"),
         ('"model_type": "llama", "hidden_act": "gelu"', "hidden_act 'gelu'"),
+        ('"model_type": "llama"', "not there, or no numbers: hidden_size, intermediate_size"),
+        ('"model_type": "llama", "rope_scaling": {"rope_type": "linear"}', "rope's factor"),
+        ('"model_type": "llama", "rope_scaling": {"factor": 2}, "rope_parameters": {"factor": 3}', "which differ"),
+        ("", "model_type None"),
+        ('"', "is not valid JSON"),
     ],
 )
 def test_what_is_not_mapped_is_refused_by_name(tmp_path: Path, change: str, named: str) -> None:

@@ -1,5 +1,6 @@
 """`python -m train.step`: files in, files out, and clear words where there is no step."""
 
+import fcntl
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from storage.arrow import schema, to_row
 from storage.records import Sample
 from tests.unit.train.tiny import VOCAB, make_model, make_sample
 from train.megatron.engine import Engine
-from train.settings import BatchSettings, OptimizerSettings, TrainSettings
+from train.settings import BatchSettings, LoraSettings, OptimizerSettings, TrainSettings
 from train.step import Files, step
 
 SETTINGS = TrainSettings(
@@ -76,3 +77,66 @@ def test_why_there_is_no_step(weights: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no config\.json"):
         run(samples=good, weights=tmp_path, out=out)
     assert not out.exists()
+
+
+def good(tmp_path: Path) -> Path:
+    return write(tmp_path / "s.parquet", [*map(make_sample, range(8))])
+
+
+def test_a_state_goes_with_its_weights_in_bf16_too(weights: Path, tmp_path: Path) -> None:
+    """With the weights that it was saved with the fp32 copy is taken; with others only the moments are."""
+    settings = replace(SETTINGS, optimizer=replace(SETTINGS.optimizer, precision="bf16"))
+    state, console = tmp_path / "adam", Console(record=True, width=200)
+
+    def bf16(**files: Path) -> None:
+        step(Files(samples=good(tmp_path), optimizer=state, **files), settings, console)
+
+    bf16(weights=weights, out=tmp_path / "one")
+    bf16(weights=tmp_path / "one", reference=weights, out=tmp_path / "two")
+    assert "goes with other weights" not in console.export_text(clear=False)
+    bf16(weights=weights, out=tmp_path / "three")
+    assert "goes with other weights" in console.export_text()
+    start, two, three = (load_file(folder / "model.safetensors") for folder in
+                         (weights, tmp_path / "two", tmp_path / "three"))  # fmt: skip
+    far = {name: [float((each[name].float() - start[name]).abs().max()) for each in (two, three)] for name in start}
+    assert max(three for _, three in far.values()) < 0.75 * max(two for two, _ in far.values())
+
+
+def test_folders_of_others_are_left_alone(weights: Path, tmp_path: Path) -> None:
+    file = good(tmp_path)
+    with pytest.raises(ValueError, match="can't be one folder"):
+        run(samples=file, weights=weights, out=tmp_path / "x", optimizer=tmp_path / "x")
+    with pytest.raises(ValueError, match="a new adapter has no state"):
+        step(Files(samples=file, weights=weights, optimizer=tmp_path / "x"), replace(SETTINGS, lora=LoraSettings()),
+             Console(quiet=True))  # fmt: skip
+    (tmp_path / "adam.old").mkdir()
+    (tmp_path / "real").mkdir()
+    run(samples=file, weights=weights, optimizer=tmp_path / "real" / "adam")
+    (tmp_path / "adam").symlink_to(tmp_path / "real" / "adam")
+    run(samples=file, weights=weights, optimizer=tmp_path / "adam")
+    assert (tmp_path / "adam.old").is_dir() and (tmp_path / "real" / "adam" / "state.json").exists()
+
+
+def test_a_step_that_ended_between_two_renames_is_found_again(weights: Path, tmp_path: Path) -> None:
+    file, state = good(tmp_path), tmp_path / "adam"
+    run(samples=file, weights=weights, optimizer=state)
+    state.rename(tmp_path / ".adam.old")
+    run(samples=file, weights=weights, optimizer=state)
+    engine = Engine(weights, SETTINGS.optimizer)
+    engine.load_state(state, {})
+    assert {int(each["step"]) for each in engine.adam().state.values()} == {2}
+
+
+def test_two_steps_on_one_state_do_not_meet(weights: Path, tmp_path: Path) -> None:
+    state = tmp_path / "adam"
+    with (tmp_path / ".adam.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match="in use by another step"):
+            run(samples=good(tmp_path), weights=weights, optimizer=state)
+    run(samples=good(tmp_path), weights=weights, optimizer=state)
+
+
+def test_an_adapter_is_written_as_peft_has_it(weights: Path, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, lora=LoraSettings(rank=4))
+    step(Files(samples=good(tmp_path), weights=weights, out=tmp_path / "a"), settings, Console(quiet=True))
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}

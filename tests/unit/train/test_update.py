@@ -250,6 +250,19 @@ def test_steps_of_a_group_are_standardised_over_their_index() -> None:
     assert step_rewards(kept) == pytest.approx([2 / spread, 0.0, -2 / spread])
 
 
+def test_minibatches_keep_their_guards(moved: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = [make_sample(seed) for seed in range(8)]
+    settings = replace(PLAIN, batch=replace(PLAIN.batch, minibatches=4))
+    for norms, named, steps in (([1.0, float("nan")], "not finite", 1), ([1.0, 2.0, 1e9], "exploding norm", 2)):
+        engine, left = Engine(moved, OptimizerSettings()), list(norms)
+        monkeypatch.setattr(engine, "grad_norm", lambda left=left: left.pop(0))
+        learned = learn(engine, samples, base, settings, "u", lambda *_: None)
+        assert learned.fault.startswith(named) and learned.steps == steps
+    learned = learn(Engine(moved, OptimizerSettings()), samples, base, replace(settings, max_drift=1e-9), "u",
+                    lambda *_: None)  # fmt: skip
+    assert learned.fault.startswith("drift") and learned.steps == 0
+
+
 def test_a_batch_that_teaches_nothing_is_no_step(moved: Path, base: Path) -> None:
     samples = [make_sample(seed, hint=None, enhanced_prompt_ids=None, kl_weight=0.0) for seed in range(8)]
     settings = replace(PLAIN, advantages=AdvantageSettings(reward_weight=0.0))
