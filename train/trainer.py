@@ -154,8 +154,9 @@ class Trainer:
     def _load(self, head: int) -> None:
         """Weights and optimiser of the head."""
         self._loaded = None
-        folder, base = self._folders.whole(head), None
-        if self.settings.lora is not None:
+        if self.settings.lora is None:
+            folder, base = self._folders.whole(head), None
+        else:
             folder, base = self._folders.fetch(head), self._folders.fetch(self.versions.base_of(head))
         self._ranks.load(folder, base)
         self._optimizer_from = self._states.load(self._ranks, head)

@@ -118,14 +118,13 @@ class Engine:
         if self.adapter is not None and (folder / lora.CONFIG).exists():
             lora.load_adapter(self.model, folder)
             return
+        if self.adapter is None or folder != self._base:
+            parameters = dict(self.model.named_parameters())
+            for name, tensor in weights.load(folder, self.model, self.hf_config):
+                parameters[name].data.copy_(tensor)
         if self.adapter is not None:
-            lora.reset(self.model)
-            if folder == self._base:
-                return
             self._base = folder
-        parameters = dict(self.model.named_parameters())
-        for name, tensor in weights.load(folder, self.model, self.hf_config):
-            parameters[name].data.copy_(tensor)
+            lora.reset(self.model)
 
     def export(self, folder: Path, base: Path) -> None:
         """Write the weights as a folder that transformers loads, or the adapter as one that PEFT loads; `folder` must

@@ -78,8 +78,8 @@ def save(model: ScoringModel, optimizer: ChainedOptimizer, folder: Path, metadat
     """Plan a save into an empty folder; all ranks call. None if the optimiser has not stepped."""
     if not all(collect_all(bool(adam(optimizer).state))):
         return None
-    if filesystem_async._results_queue is None:  # else a process is started, for a queue within this one
-        filesystem_async._results_queue = SimpleQueue()
+    # else a process is started, for a queue within this one; a new one each time: a save that failed leaves something
+    filesystem_async._results_queue = SimpleQueue()
     request = dist_checkpointing.save(
         {"optimizer": _sharded(model, optimizer, loading=False)}, str(folder), async_sharded_save=True
     )
@@ -102,13 +102,11 @@ def load(model: ScoringModel, optimizer: ChainedOptimizer, folder: Path, metadat
         KeyError,
         EOFError,
         pickle.UnpicklingError,
-    ) as fault:  # fmt: skip  boundary: what a damaged file leads to
+    ) as fault:  # boundary: what a damaged file leads to
         line = (str(fault).strip() or type(fault).__name__).splitlines()[0]
         raise ValueError(f"{folder}: the optimiser's state can't be read: {line}") from fault
-    for state in adam(
-        optimizer
-    ).state.values():  # a 'step' of its own for each: one that is shared is bumped once per parameter
-        state["step"] = state["step"].clone()
+    for each in adam(optimizer).state.values():
+        each["step"] = each["step"].clone()  # one that is shared is bumped once per parameter
 
 
 def check(folder: Path, metadata: dict[str, str]) -> None:
