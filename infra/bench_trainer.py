@@ -36,6 +36,7 @@ SPREAD = (
     (106, 221), (72, 126), (103, 274), (93, 400), (74, 139), (132, 293), (82, 85), (72, 168),
 )  # fmt: skip
 MICRO_BATCH = 4  # samples, of the plain loop
+MICRO_TOKENS = 1024  # of the trainer: four samples of equal length too
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 
 
@@ -126,7 +127,7 @@ def one(options: argparse.Namespace) -> None:
     base_mb = _now_mb()
     optimizer = OptimizerSettings(precision=options.precision)
     settings = TrainSettings(
-        batch=BatchSettings(max_train_tokens=1 << 20), optimizer=optimizer, max_drift=1e9, max_grad_norm=1e9,
+        batch=BatchSettings(max_train_tokens=1 << 20, micro_batch_tokens=MICRO_TOKENS), optimizer=optimizer, max_drift=1e9, max_grad_norm=1e9,
         lora=LoraSettings() if options.variant == "lora" else None,
     )  # fmt: skip
     step = _plain_step(settings, options) if options.variant == "plain" else _engine_step(settings, options)

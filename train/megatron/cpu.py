@@ -83,7 +83,17 @@ def multiply_bf16_in_fp32() -> None:
         torch.ops.aten.mm.out(left_NK.to(dtype), right_KM.to(dtype), out=out_NM)
         return out_NM.to(left_NK.dtype)
 
+    def addmm(
+        add_NM: torch.Tensor, left_NK: torch.Tensor, right_KM: torch.Tensor, *, beta: float = 1, alpha: float = 1
+    ) -> torch.Tensor:
+        dtype = torch.float32 if left_NK.dtype == torch.bfloat16 else left_NK.dtype
+        out_NM = left_NK.new_empty((left_NK.shape[0], right_KM.shape[1]), dtype=dtype)
+        parts = (each.to(dtype) for each in (add_NM, left_NK, right_KM))
+        torch.ops.aten.addmm.out(*parts, beta=beta, alpha=alpha, out=out_NM)
+        return out_NM.to(left_NK.dtype)
+
     _overrides = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a kernel is overridden is what is meant
         _overrides.impl("mm", mm, "CPU")
+        _overrides.impl("addmm", addmm, "CPU")

@@ -129,7 +129,7 @@ class LoraColumnParallelLinear(ColumnParallelLinear):
         if not self.adapted:
             return output_SBO, bias
         middle_SBR = copy_to_tensor_model_parallel_region(F.linear(input_, self.lora_a), group=self.tp_group)
-        return output_SBO + F.linear(middle_SBR * self.scale, self.rows.whole(self.lora_b)), bias
+        return _add(output_SBO, middle_SBR, self.rows.whole(self.lora_b), self.scale), bias
 
     def sharded_state_dict(
         self, prefix: str = "", sharded_offsets: tuple = (), metadata: dict | None = None
@@ -159,7 +159,7 @@ class LoraRowParallelLinear(RowParallelLinear):
         if not self.adapted:
             return output_SBO, bias
         middle_SBR = reduce_from_tensor_model_parallel_region(F.linear(input_, self.lora_a), group=self.tp_group)
-        return output_SBO + F.linear(middle_SBR * self.scale, self.lora_b), bias
+        return _add(output_SBO, middle_SBR, self.lora_b, self.scale), bias
 
     def sharded_state_dict(
         self, prefix: str = "", sharded_offsets: tuple = (), metadata: dict | None = None
@@ -178,6 +178,12 @@ def _add_adapter(linear: LoraLinear, lora: LoraSettings, inputs: int, outputs: i
     linear.lora_a = Parameter(linear.weight.new_full((lora.rank, inputs), math.nan))
     linear.lora_b = Parameter(linear.weight.new_zeros(outputs, lora.rank))
     linear.weight.requires_grad_(False)
+
+
+def _add(output_SBO: Tensor, middle_SBR: Tensor, b_OR: Tensor, scale: float) -> Tensor:
+    """output + scale · middle · Bᵀ in one pass over the output."""
+    flat_NO, flat_NR = output_SBO.flatten(0, -2), middle_SBR.flatten(0, -2)
+    return torch.addmm(flat_NO, flat_NR, b_OR.t(), alpha=scale).view_as(output_SBO)
 
 
 def _sharded(
