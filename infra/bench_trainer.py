@@ -127,7 +127,8 @@ def one(options: argparse.Namespace) -> None:
     base_mb = _now_mb()
     optimizer = OptimizerSettings(precision=options.precision)
     settings = TrainSettings(
-        batch=BatchSettings(max_train_tokens=1 << 20, micro_batch_tokens=MICRO_TOKENS), optimizer=optimizer, max_drift=1e9, max_grad_norm=1e9,
+        batch=BatchSettings(max_train_tokens=1 << 20, micro_batch_tokens=MICRO_TOKENS),
+        optimizer=optimizer, max_drift=1e9, max_grad_norm=1e9,
         lora=LoraSettings() if options.variant == "lora" else None,
     )  # fmt: skip
     step = _plain_step(settings, options) if options.variant == "plain" else _engine_step(settings, options)

@@ -1,6 +1,6 @@
 """Read one TOML file and environment variables into frozen dataclasses, refusing what nobody would read.
 
-    load(Settings, home.config)      # CLAWRL_LIVE__BATCHES__BATCH_SIZE=8 overrides [live.batches] batch_size
+    load(Settings, home.config)      # CLAWRL_POOL__BATCH_SIZE=8 overrides [pool] batch_size
 
 What it leaves out: which settings there are (each class lies beside its user; `infra/settings.py` puts them together).
 """

@@ -26,6 +26,7 @@ from infra.config import load
 from infra.home import Home, Started, State
 from infra.settings import Settings
 from storage.records import new_id
+from train.megatron.layout import check_layout, read_config
 
 NEEDED_MEMORY_GB = 9.0
 NEEDED_DISK_GB = 6.0
@@ -133,6 +134,10 @@ def preflight(home: Home, settings: Settings) -> None:
     for name in ("config.json", "tokenizer.json", "model.safetensors"):
         if not (model_dir / name).exists():
             raise ValueError(f"no model in {model_dir}: {name} is missing. Run `make model`, or set model.dir.")
+    try:
+        check_layout(read_config(model_dir), settings.trainer().parallel)
+    except ValueError as fault:
+        raise ValueError(f"{fault} (the layout is [train.parallel] in {home.config})") from fault
     for part, port in settings.server.ports().items():
         user = processes.port_user(port) if port else None
         if user is not None:

@@ -181,7 +181,7 @@ class Sample:
     enhanced_prompt_ids: TokenIds | None  # [P'] the prompt with the hint, ready for the teacher
     group_id: str | None
     step_index: int | None
-    kl_weight: float  # beta of the k3 term
+    kl_weight: float  # beta of the KL term
     loss_weight: float
     created_at: Time
 

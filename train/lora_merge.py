@@ -57,6 +57,8 @@ def read_config(adapter: Path) -> dict[str, Any]:
 def merge(base: Path, adapter: Path, out: Path) -> None:
     """Write `out` (which must not exist): the base with the adapter in its weights, in the base's own dtypes."""
     config = read_config(adapter)
+    if out.exists():
+        raise ValueError(f"{out} exists: name a folder that does not, or remove it")
     files = sorted(base.glob("*.safetensors"))
     if not files:
         raise ValueError(f"{base} has no .safetensors files: convert the weights first")
@@ -123,8 +125,8 @@ def _rewrite(source: Path, target: Path, change: Callable[[str, Tensor], Tensor]
 def main(words: list[str]) -> int:
     """0 after a merge, 2 with one line where there was none."""
     if len(words) != 3:
-        print("lora_merge: python -m train.lora_merge BASE ADAPTER OUT", file=sys.stderr)
-        return 2
+        print("python -m train.lora_merge BASE ADAPTER OUT: folders; OUT is made, with all weights", file=sys.stderr)
+        return 0 if words == ["--help"] else 2
     try:
         merge(*map(Path, words))
     except (ValueError, OSError, SafetensorError) as fault:  # boundary: users get one line

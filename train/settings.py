@@ -121,18 +121,22 @@ class LoraSettings:
     """Which linears are adapted, and how: y = W·x + alpha/rank · B·A·x."""
 
     rank: int = 16
-    alpha: float = 32.0
+    alpha: float | None = None  # twice the rank, where nothing is said
     targets: tuple[str, ...] = LORA_TARGETS
 
     def __post_init__(self) -> None:
         if not isinstance(self.rank, int) or self.rank < 1:
-            raise ValueError(f"lora.rank is {self.rank}: must be a whole number above 0, as 16")
+            raise ValueError(f"train.lora.rank is {self.rank}: must be a whole number above 0, as 16")
+        if self.alpha is None:
+            object.__setattr__(self, "alpha", 2.0 * self.rank)
         if not 0 < self.alpha < math.inf:
-            raise ValueError(f"lora.alpha is {self.alpha}: must be a number above 0, as twice the rank")
+            raise ValueError(f"train.lora.alpha is {self.alpha}: must be a number above 0, as twice the rank")
         if isinstance(self.targets, str) or not self.targets or len(set(self.targets)) < len(self.targets):
-            raise ValueError(f"lora.targets is {self.targets!r}: must be a list of different names of {LORA_TARGETS}")
+            raise ValueError(
+                f"train.lora.targets is {self.targets!r}: must be a list of different names of {LORA_TARGETS}"
+            )
         if unknown := set(self.targets) - set(LORA_TARGETS):
-            raise ValueError(f"lora.targets has {sorted(unknown)}: known are {', '.join(LORA_TARGETS)}")
+            raise ValueError(f"train.lora.targets has {sorted(unknown)}: known are {', '.join(LORA_TARGETS)}")
 
     @property
     def scale(self) -> float:
@@ -150,7 +154,7 @@ class ParallelSettings:
 
     def __post_init__(self) -> None:
         if min(self.tensor, self.pipeline, self.data) < 1:
-            raise ValueError(f"{self}: each must be at least 1")
+            raise ValueError(f"train.parallel: {self}: each must be at least 1")
 
     @property
     def world(self) -> int:
@@ -160,7 +164,7 @@ class ParallelSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateSettings:
-    """Bounds of the gate (`train/gate.py`). Against collapse; what good updates measure stands in the README."""
+    """Bounds of the gate (`train/gate.py`). Against collapse: four good updates measured a KL of 0.0002 to 0.0013."""
 
     max_kl_start: float = 1.0  # nats per token, mean KL(new ‖ start) on the probes
     min_entropy: float = 0.25  # of the start's mean entropy

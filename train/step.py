@@ -1,7 +1,8 @@
 """One update from files: samples and weights in, new weights out. For debugging, and to read how a step goes.
 
 What it does: reads the samples, selects those that can train, computes gradients, steps, asks the gate, exports.
-What it leaves out: versions, leases and the object store (`train/trainer.py`): nothing is committed or registered.
+What it leaves out: versions, leases and the object store (`train/trainer.py`): nothing is committed or registered. It
+steps on any number of samples, and goes on with no adapter: `--weights` is a whole model.
 
 Run: python -m train.step --samples FILE.parquet --weights DIR [--out DIR] [--reference DIR] [--learning-rate 1e-5]
                           [--optimizer DIR] [--precision bf16] [--lora-rank 16] [--objective sft]
@@ -16,6 +17,7 @@ import hashlib
 import os
 import shutil
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -209,18 +211,24 @@ def _show(metrics: dict[str, float], console: Console) -> None:
 
 def main() -> int:
     """0 after a step, 2 where there was none."""
-    parser = argparse.ArgumentParser(prog="python -m train.step", description=__doc__.partition("\n")[0])
-    for name, needed in (("samples", True), ("weights", True), ("out", False), ("reference", False),
-                         ("optimizer", False)):  # fmt: skip
-        parser.add_argument(f"--{name}", type=Path, required=needed)
-    parser.add_argument("--learning-rate", type=float, default=TrainSettings().optimizer.learning_rate)
-    parser.add_argument("--max-train-tokens", type=int, default=TrainSettings().batch.max_train_tokens)
-    parser.add_argument("--precision", default="fp32", help="fp32 or bf16")
-    parser.add_argument("--lora-rank", type=int, help="train an adapter of this rank instead of all weights")
-    parser.add_argument("--objective", choices=("policy", "sft"), default="policy")
+    defaults, path = TrainSettings(), {"type": Path, "metavar": "DIR"}
+    parser = argparse.ArgumentParser(
+        prog="python -m train.step", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--samples", type=Path, required=True, metavar="FILE", help="Parquet with the samples' columns")
+    parser.add_argument("--weights", required=True, **path, help="what to start from; with --lora-rank the base")
+    parser.add_argument("--out", **path, help="where the new weights go; must not exist")
+    parser.add_argument("--reference", **path, help="what β holds on to (default: --weights, so that KL begins at 0)")
+    parser.add_argument("--optimizer", **path, help="Adam's state: read if there, replaced after the step")
+    parser.add_argument("--learning-rate", type=float, default=defaults.optimizer.learning_rate, help="(%(default)s)")
+    parser.add_argument("--max-train-tokens", type=int, default=defaults.batch.max_train_tokens, help="(%(default)s)")
+    parser.add_argument("--precision", default="fp32", help="fp32 or bf16 (%(default)s)")
+    parser.add_argument("--lora-rank", type=int, help="train a new adapter of this rank; not with --optimizer")
+    parser.add_argument("--objective", choices=("policy", "sft"), default="policy", help="(%(default)s)")
     given = vars(parser.parse_args())
     os.environ.update(TrainSettings.environment())  # before torch
-    base = TrainSettings()
+    warnings.simplefilter("ignore")  # Megatron and torch say a dozen things at each import that concern nobody here
+    base = defaults
     try:
         settings = replace(
             base,
@@ -229,7 +237,7 @@ def main() -> int:
             ),
             batch=replace(base.batch, max_train_tokens=given.pop("max_train_tokens")),
             loss=replace(base.loss, objective=given.pop("objective")),
-            lora=None if (rank := given.pop("lora_rank")) is None else LoraSettings(rank=rank, alpha=2.0 * rank),
+            lora=None if (rank := given.pop("lora_rank")) is None else LoraSettings(rank=rank),
         )
         step(Files(**given), settings, Console())
     except (ValueError, OSError, SafetensorError) as fault:  # boundary: users get one line

@@ -116,8 +116,10 @@ def check(folder: Path, metadata: dict[str, str]) -> None:
         own, files = dict(found["metadata"]), dict(found["files"])
     except (OSError, orjson.JSONDecodeError, TypeError, KeyError, ValueError) as fault:
         raise ValueError(f"{folder}: no whole optimiser state, it was not written to its end: {fault}") from fault
-    if other := {key: own.get(key) for key, value in metadata.items() if own.get(key) != value}:
-        raise ValueError(f"{folder}: optimiser state of {other}, wanted {metadata}")
+    for key, value in metadata.items():
+        if own.get(key) != value:
+            raise ValueError(f"{folder}: the optimiser's state is of {key} {own.get(key)}, wanted is {value}: go on as "
+                             "it was saved, or leave it out")  # fmt: skip
     for name, wanted in files.items():
         if not (folder / name).exists() or _sha256(folder / name) != wanted:
             raise ValueError(f"{folder}: {name} is not there, or not what was written: fetch it again")
