@@ -127,7 +127,7 @@ def one(options: argparse.Namespace) -> None:
     base_mb = _now_mb()
     optimizer = OptimizerSettings(precision=options.precision)
     settings = TrainSettings(
-        batch=BatchSettings(max_train_tokens=1 << 20, micro_batch_tokens=MICRO_TOKENS),
+        batch=BatchSettings(max_train_tokens=1 << 20, micro_batch_tokens=options.micro_tokens),
         optimizer=optimizer, max_drift=1e9, max_grad_norm=1e9,
         lora=LoraSettings() if options.variant == "lora" else None,
     )  # fmt: skip
@@ -175,10 +175,18 @@ def _status(name: str) -> int:
     return int(fields[name].split()[0]) // 1024
 
 
-def run(variant: str, precision: str, lengths: Sequence[tuple[int, int]], threads: int, steps: int) -> dict[str, float]:
+def run(
+    variant: str,
+    precision: str,
+    lengths: Sequence[tuple[int, int]],
+    threads: int,
+    steps: int,
+    micro: int = MICRO_TOKENS,
+) -> dict[str, float]:
     """A variant in a process of its own."""
     command = [sys.executable, "-m", "infra.bench_trainer", "one", "--variant", variant, "--precision", precision,
-               "--lengths", json.dumps(lengths), "--threads", str(threads), "--steps", str(steps)]  # fmt: skip
+               "--lengths", json.dumps(lengths), "--threads", str(threads), "--steps", str(steps),
+               "--micro-tokens", str(micro)]  # fmt: skip
     environment = {**os.environ, **TrainSettings.environment(), "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
@@ -204,8 +212,9 @@ def compare(console: Console, threads: int, steps: int) -> None:
 
 
 def lora(console: Console, threads: int, steps: int) -> None:
-    """An adapter of rank 16 against all weights, on the real spread."""
-    adapter, full = (run(variant, "fp32", SPREAD[:8], threads, steps) for variant in ("lora", "trainer"))
+    """An adapter of rank 16 against all weights, in the product's own micro-batches."""
+    micro = BatchSettings().micro_batch_tokens
+    adapter, full = (run(variant, "fp32", EQUAL[:8], threads, steps, micro) for variant in ("lora", "trainer"))
     table = Table("", "CPU s", "peak, MB", "above the start, MB")
     for name, found in (("rank 16", adapter), ("all weights", full)):
         table.add_row(
@@ -239,6 +248,7 @@ def main() -> None:
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--lengths", default="[[60, 60]]")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--micro-tokens", type=int, default=MICRO_TOKENS, help="of the trainer's micro-batches")
     parser.add_argument("--steps", type=int, default=1, help="measured steps after the warm-up; the quickest counts")
     options = parser.parse_args()
     if not (MODEL / "config.json").exists():
