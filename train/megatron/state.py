@@ -12,7 +12,7 @@ import copy
 import hashlib
 import pickle
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Queue, SimpleQueue
 from typing import Any
 
 import orjson
@@ -22,6 +22,7 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.core import CheckpointingException
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.async_utils import AsyncRequest
+from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
 from megatron.core.optimizer import ChainedOptimizer
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from torch import Tensor
@@ -47,10 +48,9 @@ class Saving:
         request = self._request
         if request.async_fn is None:
             return
-        arguments = list(request.async_fn_args)
-        arguments[1] = request.preload_fn()
+        _, _, results = request.async_fn_args
         try:
-            request.async_fn(*arguments)
+            results.put(_written(request.async_fn.args[0], request.preload_fn()))
             own = self._folder.glob(f"__{dist.get_rank()}_*")
             self._hashes = {path.name: _sha256(path) for path in own}  # here: it takes a while, too
         except OSError as fault:  # boundary: every rank must come to finish()
@@ -72,6 +72,21 @@ class Saving:
             part = self._folder / (STATE + ".part")
             part.write_bytes(orjson.dumps({"metadata": self._metadata, "files": files}))
             part.replace(self._folder / STATE)
+
+
+def _written(transforms: list, buckets: list) -> dict[int, list] | Exception:
+    """Megatron's own writing, in this thread. Its way is to fork a process for each file, which outlives a trainer that
+    is killed, waits for ever, and holds its memory."""
+    found: dict[int, list] = {}
+    for number, bucket in enumerate(buckets):
+        outcomes, running = SimpleQueue(), Queue()
+        running.put(number)
+        FileSystemWriterAsync.write_preloaded_data(transforms, number, bucket, outcomes, running, use_fsync=True)
+        _, outcome = outcomes.get()
+        if isinstance(outcome, Exception):
+            return outcome
+        found[number] = outcome
+    return found
 
 
 def save(model: ScoringModel, optimizer: ChainedOptimizer, folder: Path, metadata: dict[str, str]) -> Saving | None:
