@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from storage.records import Sample
-from train.bench import MODEL, make_samples
+from train.bench import MODEL, make_samples, status_mb
 from train.settings import BatchSettings, LoraSettings, OptimizerSettings, TrainSettings
 
 EQUAL = ((100, 120),) * 16
@@ -124,7 +124,7 @@ def one(options: argparse.Namespace) -> None:
     torch.set_num_threads(options.threads)
     lengths = json.loads(options.lengths)
     samples = batch([tuple(pair) for pair in lengths])
-    base_mb = _now_mb()
+    base_mb = status_mb("VmRSS")
     optimizer = OptimizerSettings(precision=options.precision)
     settings = TrainSettings(
         batch=BatchSettings(max_train_tokens=1 << 20, micro_batch_tokens=options.micro_tokens),
@@ -137,7 +137,7 @@ def one(options: argparse.Namespace) -> None:
         Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
         wall, cpu = time.perf_counter(), time.process_time()
         metrics = step(samples)
-        rounds.append((time.perf_counter() - wall, time.process_time() - cpu, _peak_mb(), metrics))
+        rounds.append((time.perf_counter() - wall, time.process_time() - cpu, status_mb("VmHWM"), metrics))
     wall, cpu, peak, metrics = min(rounds[1:], key=lambda each: each[1]) if options.steps else rounds[0]
     tokens = sum(len(sample.token_ids) for sample in samples)
     print(json.dumps({"tokens": tokens, "wall_s": wall, "cpu_s": cpu, "peak_mb": peak, "base_mb": base_mb, **metrics}))
@@ -160,19 +160,6 @@ def _engine_step(settings: TrainSettings, options: argparse.Namespace) -> Any:
         return {name: learned.metrics[name] for name in ("loss", "grad_norm")}
 
     return step
-
-
-def _peak_mb() -> int:
-    return _status("VmHWM")
-
-
-def _now_mb() -> int:
-    return _status("VmRSS")
-
-
-def _status(name: str) -> int:
-    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return int(fields[name].split()[0]) // 1024
 
 
 def run(
@@ -198,7 +185,7 @@ def compare(console: Console, threads: int, steps: int) -> None:
     """fp32 at equal lengths and at a real spread; bf16 on two samples only, for the loop takes minutes for each on CPUs
     without bf16 instructions."""
     table = Table(
-        "batch", "precision", "tokens per CPU s", "plain loop", "ratio", "peak, MB", "plain, MB", "loss", "plain"
+        "batch", "precision", "tokens per CPU s", "plain loop", "ratio", "peak, MB", "plain, MB", "norm", "plain"
     )
     for name, lengths, precision in (("equal", EQUAL, "fp32"), ("spread", SPREAD, "fp32"), ("two", EQUAL[:2], "bf16")):
         ours, plain = (run(variant, precision, lengths, threads, steps) for variant in ("trainer", "plain"))

@@ -58,6 +58,12 @@ def make_samples(model: Path, count: int, prompt: int, response: int) -> list[Sa
     return samples
 
 
+def status_mb(name: str) -> int:
+    """A field of this process's status, as VmRSS, in MB."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(fields[name].split()[0]) // 1024
+
+
 class Memory:
     """Resident memory of this process, in MB: now, and the highest since `reset`."""
 
@@ -77,8 +83,7 @@ class Memory:
     @staticmethod
     def now() -> tuple[int, int]:
         """(all, without the file pages that the system can take back)."""
-        fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-        return tuple(int(fields[name].split()[0]) // 1024 for name in ("VmRSS", "RssAnon"))
+        return status_mb("VmRSS"), status_mb("RssAnon")
 
 
 @contextmanager

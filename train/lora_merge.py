@@ -19,6 +19,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from train.megatron.folder import files_of, shapes_of
+from train.megatron.layout import read_object
+
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."  # PEFT's, before the base model's own names
 COPIED = (".json", ".jinja", ".txt", ".model")  # the base's files that travel with the weights
@@ -35,12 +38,7 @@ def read_config(adapter: Path) -> dict[str, Any]:
     path = adapter / CONFIG
     if not path.exists():
         raise ValueError(f"{adapter} has no {CONFIG}: it must be a folder that PEFT loads")
-    try:
-        config = orjson.loads(path.read_bytes())
-    except orjson.JSONDecodeError as fault:
-        raise ValueError(f"{path} is not valid JSON: {fault}") from fault
-    if not isinstance(config, dict):
-        raise ValueError(f"{path} must hold an object, got {type(config).__name__}")
+    config = read_object(path)
     if config.get("peft_type") != "LORA":
         raise ValueError(f"{path}: peft_type is {config.get('peft_type')!r}: only 'LORA' is read")
     other = {key: value for key, value in config.items() if key not in _KNOWN and value not in _OFF}
@@ -59,12 +57,10 @@ def merge(base: Path, adapter: Path, out: Path) -> None:
     config = read_config(adapter)
     if out.exists():
         raise ValueError(f"{out} exists: name a folder that does not, or remove it")
-    files = sorted(base.glob("*.safetensors"))
-    if not files:
-        raise ValueError(f"{base} has no .safetensors files: convert the weights first")
+    files = files_of(base)
     with safe_open(adapter / WEIGHTS, "pt") as tensors:
         pairs = _pairs(tensors.keys(), adapter)
-        _check(pairs, tensors, files, config["r"], adapter, base)
+        _check(pairs, tensors, config["r"], adapter, base)
 
         def merged(name: str, weight_OI: Tensor) -> Tensor:
             if name not in pairs:
@@ -91,14 +87,9 @@ def _pairs(names: list[str], adapter: Path) -> dict[str, tuple[str, str]]:
     return pairs
 
 
-def _check(
-    pairs: Mapping[str, tuple[str, str]], tensors: Any, files: list[Path], rank: int, adapter: Path, base: Path
-) -> None:
+def _check(pairs: Mapping[str, tuple[str, str]], tensors: Any, rank: int, adapter: Path, base: Path) -> None:
     """Each pair must fit a weight of the base."""
-    shapes: dict[str, list[int]] = {}
-    for path in files:
-        with safe_open(path, "pt") as file:
-            shapes.update({name: file.get_slice(name).get_shape() for name in file.keys()})  # noqa: SIM118  no mapping
+    shapes = {name: list(shape) for name, shape in shapes_of(base).items()}
     for name, pair in pairs.items():
         if name not in shapes:
             raise ValueError(f"{adapter}: adapts {name}, which {base} does not have: take the adapter's own base")

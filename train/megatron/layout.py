@@ -30,12 +30,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.exists():
         raise ValueError(f"{folder} has no config.json: it must be a folder that transformers loads")
-    try:
-        config = orjson.loads(path.read_bytes())
-    except orjson.JSONDecodeError as fault:
-        raise ValueError(f"{path} is not valid JSON: {fault}") from fault
-    if not isinstance(config, dict):
-        raise ValueError(f"{path} must hold an object, got {type(config).__name__}")
+    config = read_object(path)
     rope = rope_of(config)
     kind = rope["rope_type"]
     refused = {
@@ -58,6 +53,17 @@ def read_config(folder: Path) -> dict[str, Any]:
     if missing:
         raise ValueError(f"{path}: not there, or no numbers: {', '.join(missing)}. Take the model's own config.json.")
     return config
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; ValueError where it holds none."""
+    try:
+        found = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as fault:
+        raise ValueError(f"{path} is not valid JSON: {fault}") from fault
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} must hold an object, got {type(found).__name__}")
+    return found
 
 
 def _differ(config: dict[str, Any]) -> bool:
