@@ -1,0 +1,6 @@
+"""The sandbox that everything an agent does runs in. It has no network and none of the host's files; README.md says more."""
+
+from serve.environments.sandbox.bubblewrap import SandboxUnavailable, require
+from serve.environments.sandbox.sandbox import CommandResult, PythonResult, Sandbox, SandboxDied
+
+__all__ = ["CommandResult", "PythonResult", "Sandbox", "SandboxDied", "SandboxUnavailable", "require"]

@@ -1,0 +1,131 @@
+"""Files that every sandbox shows: its init compiled, the system call filter, Python packages. Made once, read-only.
+
+Started by root, a sandbox runs as `nobody`, who can't look into a folder that is root's alone: what lies there is copied
+to where it can be read.
+"""
+
+import functools
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from serve.environments.sandbox.system_calls import write_filter
+
+INIT = Path(__file__).with_name("init.py")
+# what a package imports besides itself, by the names of its files
+NEEDS = {
+    "pytest": ("_pytest", "pluggy", "iniconfig", "packaging", "pygments"),
+    "sympy": ("mpmath",),
+    "numpy": ("numpy.libs",),
+}
+
+
+@functools.cache
+def folder() -> Path:
+    """Where these files lie: below the system's temporary folder, ours alone to write.
+
+    Raises:
+        OSError: a file of somebody else is in its place.
+    """
+    made = Path(tempfile.gettempdir()) / f"clawrl-sandbox-{os.geteuid()}"
+    made.mkdir(mode=0o755, exist_ok=True)
+    status = made.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise PermissionError(f"{made} is not a folder of ours alone: remove it, or set TMPDIR to a folder of your own")
+    return made
+
+
+def _publish(path: Path, write) -> Path:
+    """The file at `path`, written by `write(temporary path)` if it is not there yet; never half of it."""
+    if not path.exists():
+        with tempfile.TemporaryDirectory(dir=folder()) as scratch:
+            Path(scratch).chmod(0o755)
+            fresh = Path(scratch) / path.name
+            write(fresh)
+            try:
+                fresh.rename(path)
+            except OSError:  # another process was first, with a folder
+                if not path.exists():
+                    raise
+    return path
+
+
+@functools.cache
+def init_file(python: str) -> Path:
+    """`init.py`, compiled by the Python that runs it."""
+
+    def compiled(fresh: Path) -> None:
+        code = (
+            "import py_compile, sys; py_compile.compile(sys.argv[1], cfile=sys.argv[2], dfile='init.py', doraise=True)"
+        )
+        subprocess.run([python, "-I", "-c", code, str(INIT), str(fresh)], check=True, capture_output=True)
+        fresh.chmod(0o644)
+
+    version = subprocess.run([python, "-V"], check=True, capture_output=True, text=True).stdout
+    name = hashlib.sha256(INIT.read_bytes() + version.encode()).hexdigest()[:16]
+    return _publish(folder() / f"init-{name}.pyc", compiled)
+
+
+@functools.cache
+def filter_file() -> Path:
+    """The system call filter."""
+
+    def written(fresh: Path) -> None:
+        with fresh.open("wb") as file:
+            write_filter(file)
+
+    source = Path(__file__).with_name("system_calls.py").read_bytes()
+    return _publish(folder() / f"filter-{hashlib.sha256(source).hexdigest()[:16]}.bpf", written)
+
+
+@functools.cache
+def package_files(name: str) -> tuple[Path, ...]:
+    """Files and folders that make `import name` work, where a sandbox's user can read them.
+
+    Raises:
+        ValueError: no such package is installed.
+    """
+    found = []
+    for one in (name, *NEEDS.get(name, ())):
+        path = _installed(one)
+        if path is None and one == name:
+            raise ValueError(f"the Python package {name!r} is not installed, so no sandbox can show it")
+        if path is not None:
+            found.append(path if _readable(path) else _copied(path))
+    return tuple(found)
+
+
+def _installed(name: str) -> Path | None:
+    spec = PathFinder.find_spec(name)
+    if spec is not None and spec.origin is not None:
+        origin = Path(spec.origin)
+        return origin.parent if origin.name == "__init__.py" else origin
+    for place in PathFinder.find_spec("pluggy").submodule_search_locations:  # a folder that is no package: numpy.libs
+        if (beside := Path(place).parent / name).is_dir():
+            return beside
+    return None
+
+
+def _readable(path: Path) -> bool:
+    """Whether anybody may read it; who is not root is the sandbox's user himself."""
+    if os.geteuid() != 0:
+        return True
+    return all(parent.stat().st_mode & 0o001 for parent in path.resolve().parents) and bool(path.stat().st_mode & 0o004)
+
+
+def _copied(path: Path) -> Path:
+    def copy(fresh: Path) -> None:
+        if path.is_dir():
+            shutil.copytree(path, fresh, ignore=shutil.ignore_patterns("__pycache__", "tests"))
+        else:
+            shutil.copyfile(path, fresh)
+
+    version = f"{path}{path.stat().st_mtime_ns}"
+    place = folder() / f"package-{hashlib.sha256(version.encode()).hexdigest()[:16]}"
+    place.mkdir(mode=0o755, exist_ok=True)
+    return _publish(place / path.name, copy)
