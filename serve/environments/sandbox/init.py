@@ -25,14 +25,8 @@ import time
 
 PR_SET_DUMPABLE = 4
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
-ENVIRONMENT = {
-    "PATH": PATH,
-    "HOME": "/home/agent",
-    "TMPDIR": "/tmp",
-    "LANG": "C.UTF-8",
-    "TERM": "dumb",
-    "USER": "agent",
-}
+ENVIRONMENT = {"PATH": PATH, "HOME": "/home/agent", "TMPDIR": "/tmp", "LANG": "C.UTF-8", "TERM": "dumb"}
+ENVIRONMENT["USER"] = "agent"
 WORK = "/work"
 PACKAGES = "/opt/packages"
 GRACE_S = 1.0  # between asking a shell or an interpreter to stop and killing it
@@ -52,7 +46,7 @@ class Limits:
         self.cpu_s = cpu_s
 
     def apply(self):
-        """On this process; what it starts inherits them. Memory as a sum is watched (`Watch`), for no limit counts it."""
+        """On this process; what it starts inherits them. Memory in all is watched (`Watch`): no limit counts it."""
         for what, value in (
             (resource.RLIMIT_NPROC, self.processes + 1),
             (resource.RLIMIT_AS, self.memory * 2),
@@ -120,10 +114,10 @@ class Reaper:
 REAPER = Reaper()
 
 
-def end(pids):
+def end(pids, by=signal.SIGKILL):
     for pid in pids:
         try:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, by)
         except ProcessLookupError:
             pass
 
@@ -427,12 +421,11 @@ class Shell:
     def _interrupt(self, step, finished, ticks):
         """End what the step started, and the command in the shell. True if the shell lives on."""
         reason, step.until = step.timed_out, time.monotonic() + GRACE_S
+        send = signal.SIGINT  # as a terminal would: bash gives up the whole command line only if its child died of this
         while time.monotonic() < step.until:
-            end([pid for pid in children() if pid != self.pid and started(pid) >= ticks])
-            try:
-                os.kill(self.pid, signal.SIGINT)
-            except ProcessLookupError:
-                pass
+            end([pid for pid in children() if pid != self.pid and started(pid) >= ticks], send)
+            end([self.pid], signal.SIGINT)
+            send = signal.SIGKILL
             deadline = time.monotonic() + 0.05
             while time.monotonic() < deadline:
                 for capture in step.captures.values():
@@ -558,14 +551,13 @@ def serve_code(requests, results):
     # code runs as that of a program of its own, not with this module's names
     module = type(sys)("__main__")
     sys.modules["__main__"] = module
+    module.exit = module.quit = sys.exit  # what `site` would have brought
     sys.argv = [""]
     sys.stdin = io.TextIOWrapper(io.FileIO(0), encoding="utf-8")
-    sys.stdout = sys.__stdout__ = io.TextIOWrapper(
-        io.FileIO(1, "w"), encoding="utf-8", errors="replace", write_through=True
-    )
-    sys.stderr = sys.__stderr__ = io.TextIOWrapper(
-        io.FileIO(2, "w"), encoding="utf-8", errors="replace", write_through=True
-    )
+    for fd, stream in ((1, "stdout"), (2, "stderr")):
+        opened = io.TextIOWrapper(io.FileIO(fd, "w"), encoding="utf-8", errors="replace", write_through=True)
+        setattr(sys, stream, opened)
+        setattr(sys, f"__{stream}__", opened)
     sys.path.insert(0, WORK)
     while True:
         header = read_exactly(requests, 4)
@@ -607,6 +599,8 @@ def execute(code, name, names, chars):
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename == execute.__code__.co_filename:
             frames = frames.tb_next
+        if frames is not None and isinstance(error, SyntaxError) and frames.tb_frame.f_code.co_filename != name:
+            frames = None  # the code never began: only the parser's frames are there
         lines = traceback.format_exception(type(error), error, frames)
         return {"value": None, "error": cut("".join(lines).rstrip(), chars), "error_type": type(error).__name__}
     return {"value": cut(shown, chars), "error": None, "error_type": None}
@@ -741,8 +735,10 @@ class Host:
             request = self.receive()
             try:
                 answer = self.answer(request)
-            except (OSError, ValueError) as error:  # the request's own fault: a path, a size, no room
-                answer = {"fault": type(error).__name__, "errno": getattr(error, "errno", None), "why": str(error)}
+            except OSError as error:  # the request's own fault: a path, no room
+                answer = {"fault": "OSError", "errno": error.errno, "why": error.strerror, "path": error.filename}
+            except ValueError as error:  # the request's own fault: a size
+                answer = {"fault": "ValueError", "why": str(error)}
             self.send(answer)
 
 

@@ -7,8 +7,10 @@ What it leaves out: the walls (`bubblewrap.py`) and the limits (`init.py`).
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +23,8 @@ START_S = 30.0  # until it is ready, on a busy machine
 LATE_S = 15.0  # beyond a request's own time: then the sandbox itself is stuck
 MOST_BYTES = 64 << 20  # of one answer
 READ_BYTES = 1_000_000
+# what an interactive bash says of itself when a command was killed; nothing that the command said
+NO_TERMINAL = re.compile(r"^bash: \[\d+: \d+ \(\d+\)\] tcsetattr: .*\n", re.MULTILINE)
 
 
 class SandboxDied(EnvironmentFailed):
@@ -141,12 +145,13 @@ class Sandbox:
         Raises:
             SandboxDied: the sandbox ended.
         """
+        taken = ("value", "error", "error_type", "timed_out", "ended", "restarted", "duration_s")
         answer = await self._ask(self._timed("python", timeout_s, code=code, keep=keep), timeout_s + LATE_S)
         out, out_cut = _text(answer["stdout"], self._limits.output_chars)
         err, err_cut = _text(answer["stderr"], self._limits.output_chars)
         return PythonResult(
             stdout=out, stderr=err, stdout_cut=out_cut, stderr_cut=err_cut,
-            **{name: answer[name] for name in ("value", "error", "error_type", "timed_out", "ended", "restarted", "duration_s")},
+            **{name: answer[name] for name in taken},
         )  # fmt: skip
 
     async def write(self, files: Mapping[str, bytes], mode: int = 0o644) -> None:
@@ -177,10 +182,8 @@ class Sandbox:
     async def close(self) -> None:
         """End it and all in it. May be called twice."""
         if self._process.returncode is None:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
-            except ProcessLookupError:
-                pass
         await self._process.wait()
         self._process._transport.close()  # closes the pipes now, not when the object is collected
 
@@ -223,12 +226,13 @@ def _fault(answer: dict[str, Any]) -> Exception:
     """The request's own error, as Python has it."""
     if answer["fault"] == "ValueError":
         return ValueError(answer["why"])
-    return OSError(answer["errno"], answer["why"])
+    return OSError(answer["errno"], answer["why"], answer["path"] if isinstance(answer["path"], str) else None)
 
 
 def _command_result(answer: dict[str, Any], limit: int) -> CommandResult:
     out, out_cut = _text(answer["stdout"], limit)
     err, err_cut = _text(answer["stderr"], limit)
+    err = NO_TERMINAL.sub("", err)
     return CommandResult(
         exit_code=answer["exit_code"], stdout=out, stderr=err, stdout_cut=out_cut, stderr_cut=err_cut,
         timed_out=answer["timed_out"], ended=answer["ended"], duration_s=answer["duration_s"],
