@@ -1,4 +1,4 @@
-"""The sandbox that everything an agent does runs in. It has no network and none of the host's files; README.md says more."""
+"""The sandbox that everything an agent does runs in: no network, none of the host's files. README.md says more."""
 
 from serve.environments.sandbox.bubblewrap import SandboxUnavailable, require
 from serve.environments.sandbox.sandbox import CommandResult, PythonResult, Sandbox, SandboxDied

@@ -1,6 +1,6 @@
 """How a sandbox is started: bubblewrap's command line, and whether one can start on this machine at all.
 
-What it leaves out: what happens inside (`init.py`), how it is spoken to (`sandbox.py`), the files it shows (`staging.py`).
+What it leaves out: what happens inside (`init.py`), how it is spoken to (`sandbox.py`), what it shows (`staging.py`).
 
 Inside there is: /usr read-only, a few files of /etc, /proc and /dev of its own, and memory file systems of bounded size
 for /work, /home/agent, /tmp, /run and /dev/shm. User, process, network, IPC, host-name and control-group namespaces are
@@ -114,8 +114,9 @@ def require() -> None:
         for fd in fds.values():
             os.close(fd)
     if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip() or f"bwrap ended with {done.returncode}"
         raise SandboxUnavailable(
-            f"no sandbox here: {done.stderr.decode(errors='replace').strip() or f'bwrap ended with {done.returncode}'}. "
-            "It takes bubblewrap 0.8 or newer and user namespaces (sysctl kernel.unprivileged_userns_clone=1 on Debian, "
-            "kernel.apparmor_restrict_unprivileged_userns=0 on Ubuntu, user.max_user_namespaces above 0)"
+            f"no sandbox here: {said}. It takes bubblewrap 0.8 or newer and user namespaces: sysctl "
+            "kernel.unprivileged_userns_clone=1 on Debian, kernel.apparmor_restrict_unprivileged_userns=0 on Ubuntu, "
+            "user.max_user_namespaces above 0"
         )

@@ -1,7 +1,7 @@
 """Files that every sandbox shows: its init compiled, the system call filter, Python packages. Made once, read-only.
 
-Started by root, a sandbox runs as `nobody`, who can't look into a folder that is root's alone: what lies there is copied
-to where it can be read.
+Started by root, a sandbox runs as `nobody`, who can't look into a folder that is root's alone: what lies there is
+copied to where it can be read.
 """
 
 import functools
