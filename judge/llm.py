@@ -9,7 +9,8 @@ while it judges: see the README.
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import openai
 from openai.types.chat import ChatCompletion
@@ -68,10 +69,16 @@ class LlmJudge:
         await self._client.close()
 
     async def _vote(self, item: JudgeInput, *, directive: bool) -> Vote | NoVote:
-        """One vote, or why there is none."""
         fence = prompts.new_fence()
         make = prompts.directive if directive else prompts.evaluative
         messages = make(item, fence, self.settings.max_chars)
+        judged = (item.question, item.answer, item.next_state.content)
+        return await self.asked(messages, fence, judged, directive=directive)
+
+    async def asked(
+        self, messages: list[dict[str, Any]], fence: str, judged: Sequence[str], *, directive: bool
+    ) -> Vote | NoVote:
+        """One vote, or why there is none."""
         limit = self.settings.max_hint_tokens if directive else self.settings.max_tokens
         try:
             async with self._slots, asyncio.timeout(self.settings.timeout_s):
@@ -80,12 +87,12 @@ class LlmJudge:
             return NoVote(f"the judge did not answer within {self.settings.timeout_s:g} s")
         except NoVote as why:
             return why
-        score = read_score(text, fence, (item.question, item.answer, item.next_state.content))
+        score = read_score(text, fence, judged)
         if score is None:
             return NoVote(f"no score in the judge's text, which ends: {text[-80:]!r}")
         return vote(score, text, read_hint(text, fence) if directive and score == 1 else None)
 
-    async def _ask(self, messages: list[dict[str, str]], max_tokens: int) -> str:
+    async def _ask(self, messages: list[dict[str, Any]], max_tokens: int) -> str:
         """The judge's text; requests that may succeed later are sent again, a bounded number of times."""
         for attempt in range(self.settings.retries + 1):
             try:
@@ -98,7 +105,7 @@ class LlmJudge:
                 raise NoVote(f"the judge's answer is malformed: {type(failure).__name__}") from failure
         raise AssertionError("the loop above returns or raises")
 
-    async def _request(self, messages: list[dict[str, str]], max_tokens: int) -> str:
+    async def _request(self, messages: list[dict[str, Any]], max_tokens: int) -> str:
         completion = await self._client.chat.completions.create(
             model=self.settings.model,
             messages=messages,  # type: ignore[arg-type]

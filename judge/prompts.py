@@ -65,7 +65,7 @@ def clip(text: str, limit: int) -> str:
     return text[:half] + _CUT.format(n=len(text) - 2 * half) + text[-half:]
 
 
-def _fenced(title: str, body: str, fence: str) -> str:
+def fenced(title: str, body: str, fence: str) -> str:
     return f"{title}:\n<<<{fence} {title}>>>\n{body}\n<<<END {fence} {title}>>>"
 
 
@@ -76,7 +76,7 @@ def _messages(item: JudgeInput, task: str, fence: str, max_chars: int) -> list[d
     if state.score is not None:
         shown = f"(score given: {state.score:+g} on a scale from -1 to 1)\n{shown}"
     parts = (("QUESTION", item.question), ("ANSWER", item.answer), ("NEXT STATE", shown))
-    data = "\n\n".join(_fenced(title, clip(text, max_chars), fence) for title, text in parts)
+    data = "\n\n".join(fenced(title, clip(text, max_chars), fence) for title, text in parts)
     return [{"role": "system", "content": rules + task}, {"role": "user", "content": data}]
 
 

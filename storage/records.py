@@ -273,6 +273,7 @@ class Step:
     action: str
     observation: str
     reward: float | None  # the step judge's mean vote
+    messages: Json = None  # exactly what the policy was shown, where no exchange holds it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
