@@ -1,6 +1,6 @@
 """The sandbox that everything an agent does runs in: no network, none of the host's files. README.md says more."""
 
-from serve.environments.sandbox.bubblewrap import SandboxUnavailable, require
+from serve.environments.sandbox.bubblewrap import SandboxUnavailable, require, walls
 from serve.environments.sandbox.sandbox import CommandResult, PythonResult, Sandbox, SandboxDied
 
-__all__ = ["CommandResult", "PythonResult", "Sandbox", "SandboxDied", "SandboxUnavailable", "require"]
+__all__ = ["CommandResult", "PythonResult", "Sandbox", "SandboxDied", "SandboxUnavailable", "require", "walls"]

@@ -16,26 +16,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from serve.environments.protocol import EnvironmentFailed
-from serve.environments.sandbox import staging
+from serve.environments.sandbox import control_group, staging
 from serve.environments.tasks import Limits
 
 PYTHON = "/usr/bin/python3"  # the system's: a sandbox shows /usr and nothing of ours
 PACKAGES = "/opt/packages"  # where Python packages are shown
 NOBODY = "65534"
-ETC = (
-    "alternatives",
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "localtime",
-    "mime.types",
-    "magic",
-    "services",
-    "protocols",
-)
-PASSWD = b"root:x:0:0:root:/root:/usr/sbin/nologin\nagent:x:1000:1000:agent:/home/agent:/bin/bash\n"
-GROUP = b"root:x:0:\nagent:x:1000:\n"
-HOSTS = b"127.0.0.1 localhost sandbox\n::1 localhost\n"
 
 
 class SandboxUnavailable(EnvironmentFailed):
@@ -43,11 +29,11 @@ class SandboxUnavailable(EnvironmentFailed):
 
 
 def command(limits: Limits, packages: Iterable[str], fds: dict[str, int]) -> list[str]:
-    """The argument list up to the program. `fds`: open descriptors of the filter and of three files of /etc."""
+    """The argument list up to the program. `fds`: those of `open_files`."""
     disk = str(limits.disk_mb << 20)
     argv = [
         *_as_nobody(),
-        "bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session",
+        _program("bwrap"), "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session",
         "--as-pid-1", "--clearenv", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--cap-drop", "ALL",
         "--ro-bind", "/usr", "/usr",
     ]  # fmt: skip
@@ -56,11 +42,7 @@ def command(limits: Limits, packages: Iterable[str], fds: dict[str, int]) -> lis
             argv += ["--symlink", str(Path("/", name).readlink()), f"/{name}"]
         elif Path("/", name).is_dir():
             argv += ["--ro-bind", f"/{name}", f"/{name}"]
-    for name in ETC:
-        argv += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    for name in ("passwd", "group", "hosts"):
-        argv += ["--ro-bind-data", str(fds[name]), f"/etc/{name}"]
-    argv += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
+    argv += ["--ro-bind", str(staging.etc_folder()), "/etc", "--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
     for path, size in (
         ("/work", disk), ("/home/agent", disk), ("/tmp", disk), ("/dev/shm", disk), ("/run", str(4 << 20)),
     ):  # fmt: skip
@@ -77,17 +59,18 @@ def command(limits: Limits, packages: Iterable[str], fds: dict[str, int]) -> lis
 def _as_nobody() -> tuple[str, ...]:
     if os.geteuid() != 0:
         return ()
-    return ("setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--")
+    return (_program("setpriv"), "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--")
+
+
+@functools.cache
+def _program(name: str) -> str:
+    """Its path, so that a start need not look through PATH."""
+    return shutil.which(name) or name
 
 
 def open_files() -> dict[str, int]:
-    """Descriptors that `command` names; each start reads them to their end, so each needs its own."""
-    fds = {"filter": os.open(staging.filter_file(), os.O_RDONLY)}
-    for name, data in (("passwd", PASSWD), ("group", GROUP), ("hosts", HOSTS)):
-        fds[name] = os.memfd_create(name)
-        os.write(fds[name], data)
-        os.lseek(fds[name], 0, os.SEEK_SET)
-    return fds
+    """Descriptors that a start needs of its own: the system call filter, and a file in memory for shell commands."""
+    return {"filter": os.open(staging.filter_file(), os.O_RDONLY), "script": os.memfd_create("script")}
 
 
 @functools.cache
@@ -120,3 +103,21 @@ def require() -> None:
             "kernel.unprivileged_userns_clone=1 on Debian, kernel.apparmor_restrict_unprivileged_userns=0 on Ubuntu, "
             "user.max_user_namespaces above 0"
         )
+
+
+def walls() -> dict[str, str]:
+    """Which walls stand on this machine, for a status line.
+
+    Raises:
+        SandboxUnavailable: none do.
+    """
+    require()
+    places = control_group.usable()
+    grouped = not isinstance(places, str)
+    return {
+        "namespaces": "user, process, network, mount, IPC, host name, control group",
+        "user": "nobody" if os.geteuid() == 0 else "ours",
+        "system_calls": "seccomp",
+        "memory": "control group" if grouped else f"looked at ten times a second; no control group: {places}",
+        "processes": "limit and control group" if grouped else "limit",
+    }

@@ -8,20 +8,23 @@ started by `bubblewrap.py`, spoken to by `sandbox.py`.
 Frames on stdin and stdout: 4 bytes of length (big-endian), then JSON. Bytes inside are base64. When stdin ends, the
 process ends, and the kernel ends everything else in the sandbox with it.
 
-What runs here has this process's own user id. It can't signal PID 1, nor look into it: the process is not dumpable.
+What runs here has this process's own user id. It can't signal PID 1, nor look into it (the process is not dumpable),
+nor change its limits and priorities (the system call filter). What it says over a pipe is read as if an enemy wrote it.
+
+`signal`, `json` and `base64` are not imported: each start would wait for `enum` and `re`, which is half of its time.
 """
 
-import base64
+import _signal as signal
+import binascii
 import errno
 import fcntl
-import json
 import os
 import resource
 import select
-import signal
 import stat
 import sys
 import time
+from _json import encode_basestring_ascii, make_scanner
 
 PR_SET_DUMPABLE = 4
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
@@ -34,6 +37,38 @@ WATCH_S = 0.1  # between two looks at the memory
 KILL_AT_BYTES = 32 << 20  # of output of one step: more than that is endless
 START_S = 10.0  # for a shell to begin
 SCRIPT_BYTES = 2 << 20  # the longest command of the persistent shell
+STATUS_BYTES = 1 << 16  # of what a shell may say beside its status line
+MOST_OPEN = 256  # files that one process may have open
+MOST_FILES = 100_000  # in all memory file systems: inodes are memory that their size does not count
+MORE_FILES = 1000
+MOUNTS = ("/work", "/home/agent", "/tmp", "/dev/shm", "/run")
+
+
+class Scanner:
+    """How JSON is read."""
+
+    strict, memo = True, {}
+    object_hook = object_pairs_hook = None
+    parse_float, parse_int, parse_constant = float, int, float
+
+
+def from_json(data):
+    """What the host said: it is JSON, or this process ends."""
+    return make_scanner(Scanner)(data.decode(), 0)[0]
+
+
+def to_json(value):
+    if isinstance(value, str):
+        return encode_basestring_ascii(value)
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{to_json(name)}:{to_json(one)}' for name, one in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(to_json, value))}]"
+    return "null" if value is None else str(value).lower()
+
+
+def base64(data):
+    return binascii.b2a_base64(data, newline=False).decode()
 
 
 class Limits:
@@ -51,7 +86,7 @@ class Limits:
             (resource.RLIMIT_NPROC, self.processes + 1),
             (resource.RLIMIT_AS, self.memory * 2),
             (resource.RLIMIT_FSIZE, self.disk),
-            (resource.RLIMIT_NOFILE, 256),
+            (resource.RLIMIT_NOFILE, MOST_OPEN),
             (resource.RLIMIT_CORE, 0),
         ):
             resource.setrlimit(what, (value, value))
@@ -62,13 +97,37 @@ def children():
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
 
 
-def started(pid):
-    """When it began, in clock ticks since the machine's start; 0 where it is gone."""
+def fact(pid, number):
+    """A field of /proc/pid/stat, counted from its state; 0 where the process is gone."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+        try:
+            return int(os.read(fd, 2000).rpartition(b")")[2].split()[number])
+        finally:
+            os.close(fd)
     except (OSError, IndexError):
         return 0
+
+
+PARENT, THREADS, STARTED = 1, 17, 19
+
+
+def since(ticks, but=None):
+    """Processes that began at this time (`ticks_now`) or later."""
+    return [pid for pid in children() if pid != but and fact(pid, STARTED) >= ticks]
+
+
+def strays(before):
+    """Processes that neither are in `before` nor descend from one of it."""
+    parents = {pid: fact(pid, PARENT) for pid in children()}
+    found = []
+    for pid in parents:
+        up = pid
+        while up > 1 and up not in before:
+            up = parents.get(up, 0)
+        if up not in before:
+            found.append(pid)
+    return found
 
 
 def held(pid):
@@ -102,6 +161,11 @@ class Reaper:
             if pid in self.kept:
                 self.ended[pid] = os.waitstatus_to_exitcode(status)
 
+    def ended_already(self, pid):
+        """Whether it ended; its status stays to be taken."""
+        self.collect()
+        return pid in self.ended
+
     def take(self, pid):
         """Its exit code (negative: the signal), once it ended; else None."""
         self.collect()
@@ -122,22 +186,60 @@ def end(pids, by=signal.SIGKILL):
             pass
 
 
+def end_all():
+    """Every process but this one; at a blow, so that none can fork its way out."""
+    while children():
+        try:
+            os.kill(-1, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        REAPER.collect()
+        time.sleep(0.0005)
+
+
+def end_each(find):
+    """What `find()` finds, until it finds nothing; everything where that takes too long."""
+    until = time.monotonic() + GRACE_S
+    while pids := find():
+        if time.monotonic() > until:
+            return end_all()
+        end(pids)
+        REAPER.collect()
+        time.sleep(0.0005)
+
+
+def fork():
+    """A fork; where there are too many processes for one more, all others are ended."""
+    try:
+        return os.fork()
+    except BlockingIOError:
+        end_all()
+        return os.fork()
+
+
 class Watch:
-    """Kills the largest process while all of them together hold more memory than allowed."""
+    """Kills the largest process while all of them together hold more memory than allowed; all, if files abound."""
+
+    files = MOST_FILES  # that there may be; once there were more, they stay, and only as many more again are too many
 
     def __init__(self, limit):
         self.limit = limit
         self.next = 0.0
-        self.struck = False
+        self.why = None  # it struck
 
     def look(self):
         if time.monotonic() < self.next:
             return
         sizes = {pid: held(pid) for pid in children()}
         if sum(sizes.values()) > self.limit:
-            self.struck = True
+            self.why = f"a process was killed: together they held more than {self.limit >> 20} MB of memory"
             end([max(sizes, key=sizes.get)])
-        self.next = time.monotonic() + (0.0 if self.struck and sizes else WATCH_S)
+        files = sum(room.f_files - room.f_ffree for room in map(os.statvfs, MOUNTS))
+        if files > Watch.files:
+            self.why = f"it was ended: there were more files than the {MOST_FILES} that there may be"
+            end_all()
+            Watch.files = files + MORE_FILES
+        self.next = time.monotonic() + (0.0 if self.why and sizes else WATCH_S)
 
 
 class Capture:
@@ -173,7 +275,7 @@ class Capture:
 
     def result(self):
         """(base64 of head, base64 of tail, bytes left out between them)"""
-        text = [base64.b64encode(bytes(part)).decode() for part in (self.head, self.tail)]
+        text = [base64(part) for part in (self.head, self.tail)]
         return [*text, self.total - len(self.head) - len(self.tail)]
 
 
@@ -195,6 +297,7 @@ def close(*fds):
 def become(limits, stdin, stdout, stderr, extra=()):
     """In a fresh fork: a session of its own, these as 0, 1, 2 (and `extra` as (fd, number)), nothing else open."""
     os.setsid()
+    first_to_go()
     for number in (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
@@ -203,15 +306,16 @@ def become(limits, stdin, stdout, stderr, extra=()):
     moved = [(fcntl.fcntl(fd, fcntl.F_DUPFD, 10), number) for fd, number in wanted]
     for fd, number in moved:
         os.dup2(fd, number, inheritable=True)
-    numbers = {number for _, number in moved}
-    for fd in range(3, 256):
-        if fd not in numbers:
-            close(fd)
+    low = 3
+    for number in sorted(number for _, number in moved if number >= low):
+        os.closerange(low, number)
+        low = number + 1
+    os.closerange(low, MOST_OPEN)
 
 
 def spawn(limits, argv, env, cwd, stdin, stdout, stderr, extra=()):
     """Fork and exec. The child says on stderr where it can't begin, and ends with 126 or 127."""
-    pid = os.fork()
+    pid = fork()
     if pid:
         REAPER.kept.add(pid)
         return pid
@@ -230,7 +334,7 @@ class Step:
     """One thing that runs under limits: pumps its outputs until `finished` says so, or a limit ends it."""
 
     def __init__(self, host, limits, out, err, timeout_s, chars):
-        self.host, self.limits = host, limits
+        self.host = host
         self.captures = {fd: Capture(fd, chars * 4) for fd in (out, err)}
         self.out, self.err = out, err
         self.begun = time.monotonic()
@@ -239,22 +343,31 @@ class Step:
         self.timed_out = False
         self.ended = None
 
-    def wait(self, finished, more=()):
-        """Until `finished()`, the time is up, or too much came out. True if finished."""
+    def wait(self, finished, more=(), feed=None):
+        """Until `finished()`, the time is up, or too much came out. True if finished. `feed`: what it is given."""
         poll = select.poll()
         for fd in (*self.captures, *more, self.host.wake, 0):
             poll.register(fd, select.POLLIN)
+        if feed is not None:
+            poll.register(feed.fd, select.POLLOUT)
         while not finished():
             left = self.until - time.monotonic()
             if left <= 0:
                 self.timed_out = True
                 return False
-            for fd, _ in poll.poll(min(left, WATCH_S) * 1000):
+            for fd, event in poll.poll(min(left, WATCH_S) * 1000):
                 if fd == 0:
                     self.host.hung_up()
                 elif fd == self.host.wake:
                     os.read(fd, 4096)
-                elif fd in self.captures and not self.captures[fd].pump():
+                elif fd in self.captures:
+                    if not self.captures[fd].pump():
+                        poll.unregister(fd)
+                elif feed is not None and fd == feed.fd:
+                    if not feed.push():
+                        poll.unregister(fd)
+                        feed.close()
+                elif not event & select.POLLIN:  # nobody can say anything there any more
                     poll.unregister(fd)
             self.watch.look()
             if sum(capture.total for capture in self.captures.values()) > KILL_AT_BYTES:
@@ -265,8 +378,7 @@ class Step:
     def report(self, **more):
         for capture in self.captures.values():
             capture.pump()
-        if self.watch.struck:
-            self.ended = f"a process was killed: together they held more than {self.limits.memory >> 20} MB of memory"
+        self.ended = self.watch.why or self.ended
         return {
             "stdout": self.captures[self.out].result(),
             "stderr": self.captures[self.err].result(),
@@ -277,55 +389,71 @@ class Step:
         }
 
 
+class Feed:
+    """What a process is given on stdin, as fast as it takes it."""
+
+    def __init__(self, data):
+        self.view = memoryview(data)
+        self.source, self.fd = os.pipe()
+        os.set_blocking(self.fd, False)
+        if not self.push():
+            self.close()
+
+    def push(self):
+        """False once nothing more is to be written."""
+        try:
+            while self.view:
+                self.view = self.view[os.write(self.fd, self.view) :]
+        except BlockingIOError:
+            return True
+        except BrokenPipeError:
+            pass
+        return False
+
+    def close(self):
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
+
+
 def run(host, limits, argv, stdin, env, cwd, timeout_s, chars):
-    """A fresh process. What it leaves running in its group is ended with it."""
+    """A fresh process. What it leaves running is ended with it."""
     (out, out_w), (err, err_w) = pipe(), pipe()
-    source = open_with(stdin) if stdin else os.open("/dev/null", os.O_RDONLY)
-    pid = spawn(limits, argv, {**ENVIRONMENT, **env}, cwd, source, out_w, err_w)
-    close(out_w, err_w, source)
-    step = Step(host, limits, out, err, timeout_s, chars)
-    code = None
-
-    def finished():
-        nonlocal code
-        code = REAPER.take(pid)
-        return code is not None
-
-    step.wait(finished)
+    feed = Feed(stdin)
+    before = set(children())
     try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
-    while code is None:
-        finished()
-        time.sleep(0.001)
-    report = step.report(exit_code=code)
-    close(out, err)
-    return report
+        pid = spawn(limits, argv, {**ENVIRONMENT, **env}, cwd, feed.source, out_w, err_w)
+        close(out_w, err_w, feed.source)
+        step = Step(host, limits, out, err, timeout_s, chars)
+        code = None
 
+        def finished():
+            nonlocal code
+            code = REAPER.take(pid)
+            return code is not None
 
-def open_with(data):
-    """A nameless file with this content, to read from."""
-    fd = os.open("/tmp", os.O_TMPFILE | os.O_RDWR, 0o600)
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
+        step.wait(finished, feed=feed if feed.fd >= 0 else None)
+        end_each(lambda: strays(before))
+        while code is None:
+            finished()
+        return step.report(exit_code=code)
+    finally:
+        feed.close()
+        close(out, err)
 
 
 class Shell:
     """A bash that lives on between steps: interactive, so that an interrupt ends a command and not the shell."""
 
-    ARGV = ("bash", "--norc", "--noprofile", "--noediting", "+m", "+H", "-i")
+    ARGV = ("/usr/bin/bash", "--norc", "--noprofile", "--noediting", "+m", "+H", "-i")
+    EVAL = b'\\unset -f builtin 2>/dev/null; \\builtin eval "$(</dev/fd/8)" </dev/null 8<&- 9>&-\n'
 
     def __init__(self, host, limits):
         self.host = host
         self.limits = limits
         self.pid = None
         self.cwd = WORK
-        self.script = os.open("/run", os.O_TMPFILE | os.O_RDWR, 0o600)
-        os.posix_fallocate(self.script, 0, SCRIPT_BYTES)  # there is room for a command on a full disk too
+        self.script = host.script
 
     def start(self):
         stdin, self.stdin = os.pipe()
@@ -339,17 +467,20 @@ class Shell:
         state = {"code": None, "dead": None, "said": b""}
         os.write(self.stdin, b"PS1= PS2= PROMPT_COMMAND=; set +o history; unset HISTFILE\n" + self._say(token))
         until = time.monotonic() + START_S
-        while not self._look(state, token):  # what bash says when it begins is nobody's output
+        while not self._look(state, token) or state["dead"] is not None:
             if state["dead"] is not None or time.monotonic() > until:
+                self.stop()
                 raise OSError(errno.EAGAIN, "no shell could be started: too many processes, or no memory")
-            select.select([self.status, self.host.wake], [], [], WATCH_S)
+            if self.host.wake in select.select([self.status, self.host.wake], [], [], WATCH_S)[0]:
+                os.read(self.host.wake, 4096)
+        # what bash says when it begins is nobody's output
         for fd in (self.out, self.err):
             Capture(fd, 1).pump()
 
     @staticmethod
     def _say(token):
         """The line that reports: token, exit code, folder. Its own trace, if tracing is on, goes nowhere."""
-        return f"{{ \\builtin printf '%s %d %s\\0' {token} $? \"$PWD\" >&9; }} 2>/dev/null\n".encode()
+        return f'{{ \\builtin printf \'%s %d %.4096s\\0\' {token} "$?" "$PWD" >&9; }} 2>/dev/null\n'.encode()
 
     def stop(self):
         if self.pid is None:
@@ -365,55 +496,61 @@ class Shell:
         data = command.encode("utf-8", "surrogateescape")
         if len(data) > SCRIPT_BYTES:
             raise ValueError(f"a command of {len(data)} bytes is longer than the {SCRIPT_BYTES} allowed")
-        if self.pid is None:
-            self.start()
+        restarted = self._make_ready()
         os.ftruncate(self.script, 0)
         os.pwrite(self.script, data, 0)
         token = os.urandom(8).hex()
         ticks = ticks_now()
-        os.write(
-            self.stdin,
-            b'eval "$(</dev/fd/8)" </dev/null 8<&- 9>&-\n' + self._say(token),
-        )
+        try:
+            os.write(self.stdin, self.EVAL + self._say(token))
+        except BrokenPipeError:  # it ended just now: `_look` tells
+            pass
         step = Step(host, self.limits, self.out, self.err, timeout_s, chars)
         state = {"code": None, "dead": None, "said": b""}
 
         def finished():
             return self._look(state, token)
 
-        restarted = False
+        renew = False
         if not step.wait(finished, [self.status]):
-            restarted = not self._interrupt(step, finished, ticks)
+            renew = not self._interrupt(step, finished, ticks)
         if state["dead"] is not None:
             step.ended = step.ended or f"the shell itself ended with exit code {state['dead']}"
-            restarted = True
+            renew = True
         report = step.report(exit_code=state["code"] if state["dead"] is None else state["dead"])
-        os.ftruncate(self.script, 0)
-        os.posix_fallocate(self.script, 0, SCRIPT_BYTES)
-        if restarted:
+        if renew:
             self.stop()
             self.start()
-        return {**report, "cwd": self.cwd, "restarted": restarted}
+        cwd = self.cwd.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        return {**report, "cwd": cwd, "restarted": restarted or renew}
+
+    def _make_ready(self):
+        """See that there is a shell, and room for what it starts. True if an earlier one is gone."""
+        had = self.pid is not None
+        if had:
+            others = [pid for pid in children() if pid != self.pid]
+            if others and self.limits.processes - sum(fact(pid, THREADS) for pid in [self.pid, *others]) < 2:
+                end_all()
+            if REAPER.ended_already(self.pid):
+                self.stop()
+        if self.pid is None:
+            self.start()
+            return had
+        return False
 
     def _look(self, state, token):
-        """Whether the status line came, or the shell is gone."""
-        while True:
-            try:
-                data = os.read(self.status, 65536)
-            except BlockingIOError:
-                break
-            if not data:
-                break
-            state["said"] += data
+        """Whether the status line came, or the shell is gone. A command may have written there too, and without end."""
+        state["said"] += take(self.status)
         start = state["said"].find(token.encode())
         line = state["said"][start:].partition(b"\0") if start >= 0 else (b"", b"", b"")
-        if line[1]:
-            _, code, cwd = line[0].split(b" ", 2)
-            state["code"] = int(code)
-            self.cwd = cwd.decode("utf-8", "surrogateescape")
+        parts = line[0].split(b" ", 2)
+        if line[1] and len(parts) == 3 and parts[1].isdigit():
+            state["code"] = int(parts[1]) & 255
+            self.cwd = parts[2].decode("utf-8", "surrogateescape")
             return True
-        REAPER.collect()
-        if self.pid in REAPER.ended:
+        if len(state["said"]) > STATUS_BYTES:
+            state["said"] = state["said"][-STATUS_BYTES // 2 :]
+        if REAPER.ended_already(self.pid):
             state["dead"] = REAPER.ended[self.pid]
             return True
         return False
@@ -423,7 +560,7 @@ class Shell:
         reason, step.until = step.timed_out, time.monotonic() + GRACE_S
         send = signal.SIGINT  # as a terminal would: bash gives up the whole command line only if its child died of this
         while time.monotonic() < step.until:
-            end([pid for pid in children() if pid != self.pid and started(pid) >= ticks], send)
+            end(since(ticks, self.pid), send)
             end([self.pid], signal.SIGINT)
             send = signal.SIGKILL
             deadline = time.monotonic() + 0.05
@@ -434,40 +571,71 @@ class Shell:
                     step.timed_out = reason
                     return True
                 time.sleep(0.002)
-        end([pid for pid in children() if pid != self.pid and started(pid) >= ticks])
+        end([self.pid])
+        end_each(lambda: since(ticks, self.pid))
         return False
 
 
+def take(fd):
+    """What can be read there now, without waiting; some of it, where it never ends."""
+    data = b""
+    try:
+        while len(data) < STATUS_BYTES and (part := os.read(fd, 65536)):
+            data += part
+    except OSError:
+        pass
+    return data
+
+
 def ticks_now():
-    """Now, in the clock of `started`."""
+    """Now, in the clock of processes' beginnings."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
 class Python:
-    """A Python that is forked from this warm process: one that keeps its names, or one for each piece of code."""
+    """A Python that is forked from this warm process: one that keeps its names, or one for each piece of code.
+
+    The fork has a copy of this process's memory. Once that held what the host alone is to know (files it wrote,
+    commands it ran), a Python is started anew instead.
+    """
+
+    ANEW = ("/usr/bin/python3", "-I", "-S", "/opt/init.pyc", "serve")
 
     def __init__(self, limits):
         self.limits = limits
         self.pid = None
         self.count = 0
+        self.told = False  # this process knows what its forks must not
 
     def start(self):
         requests, self.requests = os.pipe()
         (self.out, out_w), (self.err, err_w), (self.results, results_w) = pipe(), pipe(), pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
+        extra = ((requests, 8), (results_w, 9))
+        null = os.open("/dev/null", os.O_RDONLY)
+        if self.told:
+            self.pid = spawn(self.limits, self.ANEW, ENVIRONMENT, WORK, null, out_w, err_w, extra)
+        elif (pid := self._fork()) == 0:
             try:
-                null = os.open("/dev/null", os.O_RDONLY)
-                become(self.limits, null, out_w, err_w, ((requests, 8), (results_w, 9)))
-                signal.signal(signal.SIGINT, signal.default_int_handler)
+                become(self.limits, null, out_w, err_w, extra)
                 os.chdir(WORK)
                 os.environ.clear()
                 os.environ.update(ENVIRONMENT)
                 serve_code(8, 9)
             finally:
                 os._exit(0)
-        REAPER.kept.add(self.pid)
-        close(requests, out_w, err_w, results_w)
+        else:
+            REAPER.kept.add(pid)
+            self.pid = pid
+        close(null, requests, out_w, err_w, results_w)
+
+    @staticmethod
+    def _fork():
+        import ast  # noqa: F401 - what the forks would import each for itself
+        import io  # noqa: F401
+        import linecache  # noqa: F401
+        import traceback  # noqa: F401
+
+        return fork()
 
     def stop(self):
         if self.pid is None:
@@ -480,34 +648,39 @@ class Python:
 
     def run(self, host, code, keep, timeout_s, chars):
         """One piece of code: what it printed, its last expression's repr, its traceback."""
-        if not keep:
+        restarted = self.pid is not None and REAPER.ended_already(self.pid)
+        if restarted or not keep:
             self.stop()
+        before = set(children())
         if self.pid is None:
             self.start()
         self.count += 1
         ticks = ticks_now()
-        data = json.dumps({"code": code, "name": f"<call {self.count}>", "chars": chars}).encode()
+        token = os.urandom(8)
+        request = {"code": code, "name": f"<call {self.count}>", "chars": chars, "token": token.hex()}
         step = Step(host, self.limits, self.out, self.err, timeout_s, chars)
-        state = {"said": b"", "result": None, "dead": None}
-        self._send(data, step)
-        restarted = False
+        state = {"token": token, "said": b"", "most": 16 * chars + STATUS_BYTES, "result": None, "dead": None}
+        self._send(to_json(request).encode(), step)
 
         def finished():
             return self._look(state)
 
+        renew = False
         if not step.wait(finished, [self.results]):
-            end([pid for pid in children() if pid != self.pid and started(pid) >= ticks])
-            os.kill(self.pid, signal.SIGINT)
+            end_each(lambda: since(ticks, self.pid))
+            end([self.pid], signal.SIGINT)
             timed_out, step.until = step.timed_out, time.monotonic() + GRACE_S
-            restarted = not step.wait(finished, [self.results])
+            renew = not step.wait(finished, [self.results])
             step.timed_out = timed_out
         if state["dead"] is not None:
             step.ended = step.ended or f"the interpreter ended with exit code {state['dead']}"
-            restarted = True
+            renew = True
         report = step.report(**(state["result"] or {"value": None, "error": None, "error_type": None}))
-        if restarted or not keep:
+        if renew or not keep:
             self.stop()
-        return {**report, "restarted": restarted}
+        if not keep:
+            end_each(lambda: strays(before))
+        return {**report, "restarted": restarted or renew}
 
     def _send(self, data, step):
         view = memoryview(len(data).to_bytes(4, "big") + data)
@@ -521,33 +694,59 @@ class Python:
                 return
 
     def _look(self, state):
-        while True:
-            try:
-                data = os.read(self.results, 65536)
-            except BlockingIOError:
-                break
-            if not data:
-                break
-            state["said"] += data
-        said = state["said"]
-        if len(said) >= 4 and len(said) - 4 >= (size := int.from_bytes(said[:4], "big")):
-            try:
-                result = json.loads(said[4 : 4 + size])
-                state["result"] = {name: result[name] for name in ("value", "error", "error_type")}
-            except (ValueError, KeyError, TypeError):
-                state["result"] = {"value": None, "error": "the result could not be read", "error_type": "Error"}
+        """Whether an answer to this request came, or the interpreter is gone. Code may have written there too."""
+        state["said"] += take(self.results)
+        start = state["said"].find(state["token"])
+        fields = unpack(state["said"][start + len(state["token"]) :]) if start >= 0 else None
+        if fields is not None:
+            state["result"] = {"value": fields[0], "error": fields[1], "error_type": fields[2]}
             return True
-        REAPER.collect()
-        if self.pid in REAPER.ended:
+        if len(state["said"]) > state["most"]:
+            state["said"] = state["said"][-STATUS_BYTES // 2 :]
+        if REAPER.ended_already(self.pid):
             state["dead"] = REAPER.ended[self.pid]
             return True
         return False
+
+
+NOTHING = (1 << 32) - 1
+
+
+def pack(texts):
+    """Texts or None, each after its length in bytes."""
+    data = bytearray()
+    for text in texts:
+        encoded = b"" if text is None else text.encode("utf-8", "replace")
+        data += (NOTHING if text is None else len(encoded)).to_bytes(4, "big") + encoded
+    return data
+
+
+def unpack(data, count=3):
+    """The reverse, once `data` holds them all; else None."""
+    texts, at = [], 0
+    for _ in range(count):
+        if len(data) < at + 4:
+            return None
+        size = int.from_bytes(data[at : at + 4], "big")
+        at += 4
+        if size == NOTHING:
+            texts.append(None)
+            continue
+        if len(data) < at + size:
+            return None
+        texts.append(data[at : at + size].decode("utf-8", "replace"))
+        at += size
+    return texts
 
 
 def serve_code(requests, results):
     """In the fork: run code as it comes, answer with value and error."""
     import io
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if os.path.isdir(PACKAGES) and PACKAGES not in sys.path:
+        sys.path.append(PACKAGES)
+    own, leave, write, identify = os.getpid(), os._exit, os.write, os.getpid
     # code runs as that of a program of its own, not with this module's names
     module = type(sys)("__main__")
     sys.modules["__main__"] = module
@@ -563,17 +762,19 @@ def serve_code(requests, results):
         header = read_exactly(requests, 4)
         if header is None:
             return
-        request = json.loads(read_exactly(requests, int.from_bytes(header, "big")))
-        answer = json.dumps(execute(request["code"], request["name"], module.__dict__, request["chars"])).encode()
-        data = memoryview(len(answer).to_bytes(4, "big") + answer)
+        request = from_json(read_exactly(requests, int.from_bytes(header, "big")))
+        answer = execute(request["code"], request["name"], module.__dict__, request["chars"])
+        if identify() != own:  # the code forked, and this is the child: one answer is enough
+            leave(0)
+        data = memoryview(bytes.fromhex(request["token"]) + pack(answer))
         while data:
-            data = data[os.write(results, data) :]
+            data = data[write(results, data) :]
 
 
 def read_exactly(fd, size):
-    data = b""
+    data = bytearray()
     while len(data) < size:
-        part = os.read(fd, size - len(data))
+        part = os.read(fd, min(size - len(data), 1 << 16))  # a pipe holds no more, and room for more takes time to make
         if not part:
             return None
         data += part
@@ -581,7 +782,7 @@ def read_exactly(fd, size):
 
 
 def execute(code, name, names, chars):
-    """Run it; the repr of its last expression, or the traceback without the frames of this file."""
+    """Run it: (repr of its last expression, traceback without the frames of this file, kind of error)."""
     import ast
     import linecache
     import traceback
@@ -593,8 +794,6 @@ def execute(code, name, names, chars):
         exec(compile(tree, name, "exec"), names)
         value = eval(compile(ast.Expression(last.value), name, "eval"), names) if last is not None else None
         shown = None if value is None else repr(value)
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
     except BaseException as error:  # whatever the code raises is its result
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename == execute.__code__.co_filename:
@@ -602,8 +801,14 @@ def execute(code, name, names, chars):
         if frames is not None and isinstance(error, SyntaxError) and frames.tb_frame.f_code.co_filename != name:
             frames = None  # the code never began: only the parser's frames are there
         lines = traceback.format_exception(type(error), error, frames)
-        return {"value": None, "error": cut("".join(lines).rstrip(), chars), "error_type": type(error).__name__}
-    return {"value": cut(shown, chars), "error": None, "error_type": None}
+        return None, cut("".join(lines).rstrip(), chars), type(error).__name__
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (AttributeError, OSError, ValueError):  # the code put another in its place, or closed it
+                pass
+    return cut(shown, chars), None, None
 
 
 def cut(text, limit):
@@ -616,20 +821,37 @@ def cut(text, limit):
 def write_files(files, mode):
     """Each to its path; parents are made. A symbolic link in the place of the file is replaced, not followed."""
     for path, data in files.items():
-        os.makedirs(os.path.dirname(path) or "/", exist_ok=True)
+        content = binascii.a2b_base64(data)
         try:
-            os.unlink(path)
-        except (FileNotFoundError, IsADirectoryError, PermissionError):
-            pass
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
-        with os.fdopen(fd, "wb") as file:
-            file.write(base64.b64decode(data))
-        os.chmod(path, mode)
+            put(path, content, mode)
+        except PermissionError:  # a folder that was made read-only
+            there = os.path.dirname(path)
+            while not os.path.lexists(there):
+                there = os.path.dirname(there)
+            os.chmod(there, 0o755)
+            put(path, content, mode)
     return {}
+
+
+def put(path, data, mode):
+    """Nothing that stands in the file's place can be followed, or keep this process waiting."""
+    os.makedirs(os.path.dirname(path) or "/", exist_ok=True)
+    try:
+        os.unlink(path)
+    except (FileNotFoundError, IsADirectoryError):
+        pass
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fchmod(fd, mode)
 
 
 def read_file(path, limit):
     """A regular file's content: neither a pipe nor a device can block or bomb the reader."""
+    kind = os.stat(path)  # some devices do something when they are opened
+    if not stat.S_ISDIR(kind.st_mode) and not stat.S_ISREG(kind.st_mode):
+        raise ValueError(f"{path}: no regular file")
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(fd, "rb") as file:
         kind = os.fstat(fd)
@@ -637,9 +859,11 @@ def read_file(path, limit):
             raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
         if not stat.S_ISREG(kind.st_mode):
             raise ValueError(f"{path}: no regular file")
+        if kind.st_dev == os.stat("/proc").st_dev:  # what the kernel says of processes: here, of this one
+            raise ValueError(f"{path}: no regular file")
         if kind.st_size > limit:
             raise ValueError(f"{path}: {kind.st_size} bytes, more than the {limit} allowed")
-        return {"data": base64.b64encode(file.read(limit)).decode()}
+        return {"data": base64(file.read(limit))}
 
 
 class Host:
@@ -648,6 +872,10 @@ class Host:
     def __init__(self):
         first = self.receive()
         self.limits = Limits(**first["limits"])
+        # a file in memory, inherited: there is room for a command on a full disk too
+        given = first["script"] if "script" in first else os.open("/run", os.O_TMPFILE | os.O_RDWR, 0o600)
+        self.script = fcntl.fcntl(given, fcntl.F_DUPFD_CLOEXEC, 3)
+        os.close(given)
         if first["packages"]:
             ENVIRONMENT["PYTHONPATH"] = PACKAGES
             sys.path.append(PACKAGES)
@@ -666,10 +894,6 @@ class Host:
         if name == "shell":
             self.shell.start()
         else:
-            import ast  # noqa: F401 - what the forks would import each for itself
-            import linecache  # noqa: F401
-            import traceback  # noqa: F401
-
             self.python.start()
 
     def hung_up(self):
@@ -680,10 +904,10 @@ class Host:
         header = read_exactly(0, 4)
         if header is None:
             os._exit(0)
-        return json.loads(read_exactly(0, int.from_bytes(header, "big")))
+        return from_json(read_exactly(0, int.from_bytes(header, "big")))
 
     def send(self, answer):
-        data = json.dumps(answer).encode("utf-8", "replace")
+        data = to_json(answer).encode()
         view = memoryview(len(data).to_bytes(4, "big") + data)
         while view:
             view = view[os.write(1, view) :]
@@ -704,18 +928,16 @@ class Host:
             watch.look()
 
     def clear(self):
+        end_all()
         self.shell.stop()
         self.python.stop()
-        while left := children():
-            end(left)
-            REAPER.collect()
-            time.sleep(0.001)
         return {}
 
     def answer(self, request):
         ask = request.pop("ask")
+        self.python.told = self.python.told or ask in ("run", "write")
         if ask == "run":
-            request["stdin"] = base64.b64decode(request["stdin"])
+            request["stdin"] = binascii.a2b_base64(request["stdin"])
             return run(self, self.limits, **request)
         if ask == "shell":
             return self.shell.run(self, **request)
@@ -742,19 +964,31 @@ class Host:
             self.send(answer)
 
 
-def harden():
-    """Nobody here may look into this process, end it by a signal, or outlive memory that runs short."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def first_to_go():
+    """Where memory runs short, the kernel ends this process before anything of the host, and before PID 1."""
     try:
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+        try:
+            os.write(fd, b"1000")
+        finally:
+            os.close(fd)
     except OSError:
         pass
 
 
+def harden():
+    """Nobody here may look into this process, or end it by a signal."""
+    import _ctypes  # `ctypes` itself takes four times as long to import
+
+    prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
+    if _ctypes.call_function(prctl, (PR_SET_DUMPABLE, 0, 0, 0, 0)) != 0:
+        raise OSError("this process can't be hidden")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 if __name__ == "__main__":
-    harden()
-    Host().serve()
+    if sys.argv[1:] == ["serve"]:
+        serve_code(8, 9)
+    else:
+        harden()
+        Host().serve()

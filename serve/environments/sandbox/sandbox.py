@@ -2,7 +2,10 @@
 
 What it does: `Sandbox` speaks to `init.py` over two pipes, one request at a time; a request that does not come back in
 time, or a sandbox that ended, is `SandboxDied`.
-What it leaves out: the walls (`bubblewrap.py`) and the limits (`init.py`).
+What it leaves out: the walls (`bubblewrap.py`), the limits (`init.py`) and the kernel's own (`control_group.py`).
+
+A sandbox ends with the thread that started it, as it ends with the process: the kernel tells it of the thread's end.
+So start it where its event loop runs, and let that loop's thread live as long as its sandboxes.
 """
 
 import asyncio
@@ -16,13 +19,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from serve.environments.protocol import EnvironmentFailed
-from serve.environments.sandbox import bubblewrap
+from serve.environments.sandbox import bubblewrap, control_group
 from serve.environments.tasks import Limits
 
 START_S = 30.0  # until it is ready, on a busy machine
 LATE_S = 15.0  # beyond a request's own time: then the sandbox itself is stuck
 MOST_BYTES = 64 << 20  # of one answer
 READ_BYTES = 1_000_000
+GONE_S = 2.0  # until the kernel has taken apart what was ended
 # what an interactive bash says of itself when a command was killed; nothing that the command said
 NO_TERMINAL = re.compile(r"^bash: \[\d+: \d+ \(\d+\)\] tcsetattr: .*\n", re.MULTILINE)
 
@@ -67,9 +71,11 @@ class PythonResult:
 class Sandbox:
     """One sandbox. Not for several tasks at once: requests wait for each other."""
 
-    def __init__(self, process: asyncio.subprocess.Process, limits: Limits) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, limits: Limits, group: control_group.Group | None) -> None:
         self._process = process
         self._limits = limits
+        self._group = group
+        self._struck = 0  # how often the group's limit was met
         self._lock = asyncio.Lock()
 
     @classmethod
@@ -83,23 +89,34 @@ class Sandbox:
         bubblewrap.require()
         names = tuple(packages)
         fds = bubblewrap.open_files()
+        group = None
         try:
-            argv = bubblewrap.command(limits, names, fds)
+            argv = [*bubblewrap.command(limits, names, fds), bubblewrap.PYTHON, "-I", "-S", "/opt/init.pyc"]
+            group = control_group.make(limits)
             process = await asyncio.create_subprocess_exec(
-                *argv, bubblewrap.PYTHON, "-I", "-S", "/opt/init.pyc", stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, pass_fds=tuple(fds.values()),
-                start_new_session=True,
+                *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+                pass_fds=tuple(fds.values()), start_new_session=True,
             )  # fmt: skip
+        except OSError as error:
+            if group:
+                group.remove()
+            raise SandboxDied(f"the sandbox could not be started: {error}") from error
         finally:
             for fd in fds.values():
                 os.close(fd)
-        self = cls(process, limits)
+        self = cls(process, limits, group)
         bounds = {
             "memory_mb": limits.memory_mb, "processes": limits.processes, "disk_mb": limits.disk_mb,
             "cpu_s": int(limits.episode_s) + 1,
         }  # fmt: skip
+        first = {"limits": bounds, "warm": list(warm), "packages": bool(names), "script": fds["script"]}
         try:
-            await self._ask({"limits": bounds, "warm": list(warm), "packages": bool(names)}, START_S)
+            if group is not None:
+                await asyncio.to_thread(group.take_child, process.pid)
+            await self._ask(first, START_S)
+        except OSError as error:
+            await self.close()
+            raise SandboxDied(f"the sandbox could not be started: {error}") from error
         except BaseException:
             await self.close()
             raise
@@ -122,22 +139,22 @@ class Sandbox:
             ValueError: the command is longer than 2 MB.
             SandboxDied: the sandbox ended.
         """
-        answer = await self._ask(self._timed("shell", timeout_s, command=command), timeout_s + LATE_S)
+        answer = await self._ask_timed("shell", timeout_s, command=command)
         return _command_result(answer, self._limits.output_chars)
 
     async def run(
         self, argv: Sequence[str], *, stdin: bytes = b"", env: Mapping[str, str] | None = None, cwd: str = "/work",
         timeout_s: float,
     ) -> CommandResult:  # fmt: skip
-        """A fresh process in a clean environment, which `env` adds to. What it leaves in its group ends with it.
+        """A fresh process in a clean environment, which `env` adds to. What it leaves running ends with it.
 
         Raises:
             SandboxDied: the sandbox ended.
         """
-        request = self._timed(
+        answer = await self._ask_timed(
             "run", timeout_s, argv=list(argv), stdin=base64.b64encode(stdin).decode(), env=dict(env or {}), cwd=cwd
         )
-        return _command_result(await self._ask(request, timeout_s + LATE_S), self._limits.output_chars)
+        return _command_result(answer, self._limits.output_chars)
 
     async def python(self, code: str, *, keep: bool, timeout_s: float) -> PythonResult:
         """Python in a warm interpreter. `keep`: with the names of earlier calls; else in one of its own.
@@ -146,7 +163,7 @@ class Sandbox:
             SandboxDied: the sandbox ended.
         """
         taken = ("value", "error", "error_type", "timed_out", "ended", "restarted", "duration_s")
-        answer = await self._ask(self._timed("python", timeout_s, code=code, keep=keep), timeout_s + LATE_S)
+        answer = await self._ask_timed("python", timeout_s, code=code, keep=keep)
         out, out_cut = _text(answer["stdout"], self._limits.output_chars)
         err, err_cut = _text(answer["stderr"], self._limits.output_chars)
         return PythonResult(
@@ -186,9 +203,20 @@ class Sandbox:
                 self._process.kill()
         await self._process.wait()
         self._process._transport.close()  # closes the pipes now, not when the object is collected
+        if self._group is not None:
+            with contextlib.suppress(TimeoutError):  # the next process that sweeps takes it away
+                async with asyncio.timeout(GONE_S):
+                    while not self._group.remove():
+                        await asyncio.sleep(0.001)
 
-    def _timed(self, ask: str, timeout_s: float, **fields: Any) -> dict[str, Any]:
-        return {"ask": ask, "timeout_s": timeout_s, "chars": self._limits.output_chars, **fields}
+    async def _ask_timed(self, ask: str, timeout_s: float, **fields: Any) -> dict[str, Any]:
+        request = {"ask": ask, "timeout_s": timeout_s, "chars": self._limits.output_chars, **fields}
+        answer = await self._ask(request, timeout_s + LATE_S)
+        if self._group is not None and (struck := self._group.struck()) > self._struck:
+            self._struck = struck
+            most = f"{self._limits.memory_mb} MB of memory and {self._limits.disk_mb} MB of files"
+            answer["ended"] = answer["ended"] or f"a process was killed: together they held more than {most}"
+        return answer
 
     async def _ask(self, request: dict[str, Any], within_s: float) -> dict[str, Any]:
         async with self._lock:

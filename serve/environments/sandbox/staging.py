@@ -1,4 +1,4 @@
-"""Files that every sandbox shows: its init compiled, the system call filter, Python packages. Made once, read-only.
+"""Files that every sandbox shows, made once, read-only: its init compiled, system call filter, /etc, Python packages.
 
 Started by root, a sandbox runs as `nobody`, who can't look into a folder that is root's alone: what lies there is
 copied to where it can be read.
@@ -23,6 +23,16 @@ NEEDS = {
     "sympy": ("mpmath",),
     "numpy": ("numpy.libs",),
 }
+# of the host's /etc, what programs need and says nothing of the host
+ETC = (
+    "alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types", "magic", "services",
+    "protocols",
+)  # fmt: skip
+ETC_OWN = {
+    "passwd": b"root:x:0:0:root:/root:/usr/sbin/nologin\nagent:x:1000:1000:agent:/home/agent:/bin/bash\n",
+    "group": b"root:x:0:\nagent:x:1000:\n",
+    "hosts": b"127.0.0.1 localhost sandbox\n::1 localhost\n",
+}
 
 
 @functools.cache
@@ -37,6 +47,8 @@ def folder() -> Path:
     status = made.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise PermissionError(f"{made} is not a folder of ours alone: remove it, or set TMPDIR to a folder of your own")
+    if not _readable(made):
+        raise PermissionError(f"{made} can't be read by `nobody`, who runs a sandbox of root: set TMPDIR to /tmp")
     return made
 
 
@@ -81,6 +93,28 @@ def filter_file() -> Path:
 
     source = Path(__file__).with_name("system_calls.py").read_bytes()
     return _publish(folder() / f"filter-{hashlib.sha256(source).hexdigest()[:16]}.bpf", written)
+
+
+@functools.cache
+def etc_folder() -> Path:
+    """All of a sandbox's /etc: one folder, for each one more that is shown makes a start longer."""
+    there = [path for name in ETC if (path := Path("/etc", name)).exists()]
+
+    def copied(fresh: Path) -> None:
+        fresh.mkdir(mode=0o755)
+        for path in there:
+            if path.is_dir():
+                shutil.copytree(path, fresh / path.name, symlinks=True)
+            else:
+                shutil.copyfile(path, fresh / path.name)
+        for name, data in ETC_OWN.items():
+            (fresh / name).write_bytes(data)
+        for path in fresh.rglob("*"):
+            if not path.is_symlink():
+                path.chmod(0o755 if path.is_dir() else 0o644)
+
+    state = [(str(path), path.stat().st_mtime_ns) for path in there]
+    return _publish(folder() / f"etc-{hashlib.sha256(repr((state, ETC_OWN)).encode()).hexdigest()[:16]}", copied)
 
 
 @functools.cache

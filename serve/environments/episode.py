@@ -1,0 +1,204 @@
+"""One episode: a policy in an environment, from reset to outcome.
+
+What it does: `run_episode` shows the policy what it may see, reads its answer, carries it out, until done or a limit;
+then evaluates. It returns the `Episode` record, and for each step the exact messages that the policy was given.
+What it leaves out: judging the steps (`judge_steps.py`), leases (`pool.py`), storing (whoever asked).
+
+How it ends: `done` (the policy or the environment said so) and `truncated` (steps or time used up) are evaluated;
+`error` has a reason and no outcome, whatever failed: environment, policy, or checks. An error is never a low score.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from judge.steps import action_text
+from serve.environments.catalog import TrackModule, track
+from serve.environments.context import ContextSettings, Conversation, Turn
+from serve.environments.leases import LATE_S
+from serve.environments.prompts import Format, Message, first_messages, read_answer, result_messages
+from serve.environments.protocol import Action, Environment, EnvironmentFailed, Observation, Outcome
+from serve.environments.tasks import Task, TaskError
+from storage.records import Episode, Step
+
+SUMMARY_CHARS = 160
+
+
+class PolicyFailed(Exception):
+    """The policy gave no answer: an engine is down, a key is wrong, a person hung up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRequest:
+    """What a policy is asked."""
+
+    episode_id: str
+    task: Task
+    index: int  # of the step, from 0
+    messages: list[Message]  # exactly what it may see
+    tools: list[dict[str, Any]] | None  # None in the plain format
+    observation: Observation  # the last one, for scripted policies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyAnswer:
+    """What it answered."""
+
+    message: Message  # the assistant message
+    exchange_id: str | None = None  # of the exchange that the gateway recorded
+
+
+class Policy(Protocol):
+    """Who acts."""
+
+    async def act(self, request: PolicyRequest) -> PolicyAnswer:
+        """The next answer.
+
+        Raises:
+            PolicyFailed: there is none.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenStep:
+    """One step as it was: what was seen, answered, done, and what followed."""
+
+    messages: list[Message]
+    answer: Message
+    action: Action
+    before: Observation
+    after: Observation
+    exchange_id: str | None
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeRun:
+    """An episode and all that was seen in it."""
+
+    episode: Episode
+    task: Task
+    steps: tuple[SeenStep, ...]
+    outcome: Outcome | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeSettings:
+    """How an episode is run."""
+
+    form: Format = "tools"
+    context: ContextSettings = field(default_factory=ContextSettings)
+    images: bool = True  # whether the policy is shown pictures
+
+
+async def run_episode(
+    environment: Environment, task: Task, policy: Policy, *, episode_id: str, group_id: str = "",
+    settings: EpisodeSettings = EpisodeSettings(), on_step: Callable[[SeenStep], None] | None = None,
+) -> EpisodeRun:  # fmt: skip
+    """Play one task. The environment is left open: closing is its owner's matter.
+
+    Args:
+        environment: fresh, or leased.
+        task: what to do.
+        policy: who does it.
+        episode_id: the key of the episode, so that it can be resumed: the same key, the same episode.
+        group_id: episodes of one task that are compared with each other.
+        on_step: told of each step, for progress.
+    """
+    player = _Player(environment, task, policy, episode_id, settings, on_step)
+    started = time.time()
+    status, reason, outcome = "error", None, None
+    try:
+        async with asyncio.timeout(task.limits.episode_s + LATE_S):
+            status = await player.play()
+            outcome = await environment.evaluate()
+    except TimeoutError:
+        status, reason = "error", f"the episode was stuck: not over {LATE_S:g} s after its {task.limits.episode_s:g} s"
+    except (EnvironmentFailed, TaskError) as error:
+        status, reason = "error", f"environment: {error}"
+    except PolicyFailed as error:
+        status, reason = "error", f"policy: {error}"
+    episode = Episode(
+        episode_id=episode_id, task_id=task.task_id, track=task.track, group_id=group_id or task.task_id,
+        steps=tuple(_record(index, step) for index, step in enumerate(player.steps)),
+        outcome=outcome.score if outcome else None, process_rewards=(), status=status, reason=reason,
+        started_at=started, ended_at=time.time(),
+    )  # fmt: skip
+    return EpisodeRun(episode=episode, task=task, steps=tuple(player.steps), outcome=outcome)
+
+
+class _Player:
+    """The steps of one episode."""
+
+    def __init__(
+        self, environment: Environment, task: Task, policy: Policy, episode_id: str, settings: EpisodeSettings,
+        on_step: Callable[[SeenStep], None] | None,
+    ) -> None:  # fmt: skip
+        self._environment, self._task, self._policy = environment, task, policy
+        self._episode_id, self._settings, self._on_step = episode_id, settings, on_step
+        self._module: TrackModule = track(task.track)
+        self.steps: list[SeenStep] = []
+
+    async def play(self) -> str:
+        """Until done or truncated."""
+        began = time.monotonic()
+        seen = await self._environment.reset(self._task)
+        form = self._settings.form
+        first = first_messages(self._module, self._task, self._shown(seen), form)
+        conversation = Conversation(first, self._settings.context)
+        while len(self.steps) < self._task.limits.steps:
+            if time.monotonic() - began > self._task.limits.episode_s:
+                return "truncated"
+            step, done = await self._step(conversation.messages(), seen)
+            self.steps.append(step)
+            if self._on_step is not None:
+                self._on_step(step)
+            if done:
+                return "done"
+            seen = step.after
+            results = result_messages(step.answer, self._shown(seen), form)
+            conversation.add(Turn(step.answer, tuple(results), _summary(step)))
+        return "truncated"
+
+    async def _step(self, messages: list[Message], seen: Observation) -> tuple[SeenStep, bool]:
+        began = time.monotonic()
+        tools = self._module.tools(self._task) if self._settings.form == "tools" else None
+        request = PolicyRequest(
+            episode_id=self._episode_id, task=self._task, index=len(self.steps), messages=messages, tools=tools,
+            observation=seen,
+        )  # fmt: skip
+        answer = await self._policy.act(request)
+        action = read_answer(self._module, self._task, answer.message, self._settings.form)
+        result = await self._environment.step(action)
+        step = SeenStep(
+            messages=messages, answer=answer.message, action=action, before=seen, after=result.observation,
+            exchange_id=answer.exchange_id, duration_s=time.monotonic() - began,
+        )  # fmt: skip
+        return step, result.done
+
+    def _shown(self, seen: Observation) -> Observation:
+        return seen if self._settings.images else Observation(text=seen.text, facts=seen.facts)
+
+
+def told(action: Action) -> str:
+    """An action as text, for judges and records: its words, then its calls."""
+    text = action_text(action.text, [(call.name, call.arguments) for call in action.calls])
+    return text if action.fault is None else f"{text}\n(could not be read: {action.fault})".strip()
+
+
+def _record(index: int, step: SeenStep) -> Step:
+    return Step(
+        index=index, exchange_id=step.exchange_id, action=told(step.action), observation=step.after.text,
+        reward=None, messages=None if step.exchange_id else step.messages,
+    )  # fmt: skip
+
+
+def _summary(step: SeenStep) -> str:
+    facts = step.after.facts
+    code = f" -> exit code {facts['exit_code']}" if "exit_code" in facts else ""
+    done = " ".join(told(step.action).split())
+    gave = " ".join(step.after.text.split())
+    return f"{done[:SUMMARY_CHARS]}{code} -> {gave[:SUMMARY_CHARS]}"

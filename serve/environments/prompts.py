@@ -1,0 +1,101 @@
+"""What a policy is shown, and how its answer becomes an action, for models that call tools and those that can't.
+
+What it does: the first messages of an episode, the messages that carry an observation, `read_answer` (an assistant
+message to an `Action`) and `write_answer` (the reverse, for scripted policies).
+What it leaves out: the prompts' words and the plain format, which are each track's own; how much history is kept
+(`context.py`).
+"""
+
+import base64
+import difflib
+import json
+from typing import Any, Literal
+
+from serve.environments.catalog import TrackModule
+from serve.environments.protocol import Action, Call, Observation
+from serve.environments.tasks import Task
+
+Format = Literal["tools", "plain"]
+Message = dict[str, Any]
+
+JOINED = "(see the last result)"  # where one answer made several calls: their results are told together
+
+
+def first_messages(module: TrackModule, task: Task, observation: Observation, form: Format) -> list[Message]:
+    """The system prompt, and the task with what is seen first."""
+    system = module.SYSTEM if form == "tools" else module.SYSTEM_PLAIN
+    text = task.instruction if not observation.text else f"{task.instruction}\n\n{observation.text}"
+    return [{"role": "system", "content": system}, {"role": "user", "content": _content(text, observation)}]
+
+
+def result_messages(answer: Message, observation: Observation, form: Format) -> list[Message]:
+    """What carries an observation back: tool messages where tools were called, else a user message."""
+    calls = answer.get("tool_calls") or []
+    if form == "plain" or not calls:
+        return [{"role": "user", "content": _content(observation.text, observation)}]
+    texts = [JOINED] * (len(calls) - 1) + [observation.text]
+    results: list[Message] = [
+        {"role": "tool", "tool_call_id": call["id"], "content": text} for call, text in zip(calls, texts, strict=True)
+    ]
+    if observation.images:  # a tool message holds text only
+        results.append({"role": "user", "content": _content("The screen:", observation)})
+    return results
+
+
+def read_answer(module: TrackModule, task: Task, answer: Message, form: Format) -> Action:
+    """What an assistant message asks for. Never raises: what can't be read is the action's fault, in words."""
+    text = answer.get("content") or ""
+    if form == "plain":
+        return module.parse_plain(text)
+    known = [tool["function"]["name"] for tool in module.tools(task)]
+    calls = []
+    for number, call in enumerate(answer.get("tool_calls") or [], 1):
+        function = call.get("function") or {}
+        name, fault = function.get("name"), None
+        arguments, fault = _arguments(name, function.get("arguments"))
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+            meant = f" (did you mean {near[0]}?)" if near else ""
+            fault = f"there is no tool {name!r}{meant}; there are {', '.join(known)}"
+        if fault is not None:
+            return Action(text=text, fault=f"call {number}: {fault}")
+        calls.append(Call(name=name, arguments=arguments, call_id=call.get("id", "")))
+    return Action(text=text, calls=tuple(calls))
+
+
+def _arguments(name: Any, given: Any) -> tuple[dict[str, Any], str | None]:
+    if isinstance(given, dict):  # some engines hand them out parsed
+        return given, None
+    try:
+        arguments = json.loads(given or "{}")
+    except (TypeError, ValueError) as error:
+        return {}, f"the arguments of {name} are not JSON: {error}"
+    if not isinstance(arguments, dict):
+        return {}, f'the arguments of {name} must be a JSON object, as {{"name": value}}; they are {given!r}'
+    return arguments, None
+
+
+def write_answer(module: TrackModule, action: Action, form: Format) -> Message:
+    """The assistant message that `read_answer` reads back as this action."""
+    if form == "plain":
+        return {"role": "assistant", "content": module.plain_text(action)}
+    message: Message = {"role": "assistant", "content": action.text}
+    if action.calls:
+        message["tool_calls"] = [
+            {
+                "id": call.call_id or f"call_{number}", "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+            }
+            for number, call in enumerate(action.calls, 1)
+        ]  # fmt: skip
+    return message
+
+
+def _content(text: str, observation: Observation) -> str | list[dict[str, Any]]:
+    if not observation.images:
+        return text
+    pictures = [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(image).decode()}}
+        for image in observation.images
+    ]
+    return [{"type": "text", "text": text}, *pictures]

@@ -1,0 +1,234 @@
+"""Functions that a task declares: read and checked, described, and their arguments checked before a call.
+
+What it does: `read_functions` (schema and source must fit: a broken one is a fault of the task), `with_service`
+(functions shared by several tasks, `services/<name>.toml`), `argument_faults` (against the JSON Schema, each with path,
+value and what was expected), `nearest` for misspelt names.
+What it leaves out: running them (`host.py`). Nothing here executes a task's source.
+"""
+
+import ast
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from serve.environments.tasks import TaskError
+
+SERVICES = Path(__file__).with_name("services")
+RESERVED = ("python", "answer")  # tools of the track itself
+MAX_DEPTH = 40  # of a call's arguments
+MAX_FAULTS = 3  # shown of one call's arguments
+Fail = Callable[[str, str], TaskError]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """One declared function."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]  # JSON Schema of an object
+    code: str  # Python source that defines it
+
+    def tool(self) -> dict[str, Any]:
+        """Its OpenAI declaration."""
+        about = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": about}
+
+    def signature(self) -> str:
+        """`name(a: string, b: integer = optional)` for people and models that read text."""
+        required = self.parameters.get("required", [])
+        parts = [
+            f"{name}: {_kind(schema)}" + ("" if name in required else ", optional")
+            for name, schema in self.parameters.get("properties", {}).items()
+        ]
+        return f"{self.name}({'; '.join(parts)})"
+
+
+def _kind(schema: Any) -> str:
+    if not isinstance(schema, dict):
+        return "any"
+    kind = schema.get("type", "any")
+    if "enum" in schema:
+        return "one of " + ", ".join(json.dumps(one, ensure_ascii=False) for one in schema["enum"])
+    return " or ".join(kind) if isinstance(kind, list) else str(kind)
+
+
+def compiled(source: str, mode: str, name: str, fail: Fail) -> ast.AST:
+    """The source's tree.
+
+    Raises:
+        TaskError: made by `fail`, with the line within the source.
+    """
+    try:
+        tree = ast.parse(source.strip() if mode == "eval" else source, mode=mode)
+        compile(tree, name, mode)
+    except (SyntaxError, ValueError) as error:
+        line = f"line {error.lineno} of it: " if isinstance(error, SyntaxError) else ""
+        raise fail(name, f"does not compile: {line}{getattr(error, 'msg', error)}") from error
+    return tree
+
+
+def read_functions(given: Any, fail: Fail) -> tuple[Function, ...]:
+    """The declared functions, checked.
+
+    Raises:
+        TaskError: made by `fail`; names function and field.
+    """
+    if not isinstance(given, list):
+        raise fail("functions", f"{given!r}: a list is needed")
+    functions = [_function(number, one, fail) for number, one in enumerate(given)]
+    names = [function.name for function in functions]
+    for name in names:
+        if names.count(name) > 1:
+            raise fail("functions", f"{name!r} is declared {names.count(name)} times")
+    return tuple(functions)
+
+
+def _function(number: int, given: Any, fail: Fail) -> Function:
+    place = f"functions.{number}"
+    if not isinstance(given, dict) or set(given) != {"name", "description", "parameters", "code"}:
+        has = ", ".join(sorted(given)) if isinstance(given, dict) else repr(given)
+        raise fail(place, f"name, description, parameters and code are needed; it has {has}")
+    name = given["name"]
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,63}", name):
+        raise fail(f"{place}.name", f"{name!r}: a Python name of up to 64 letters, digits and '_' is needed")
+    if name in RESERVED:
+        raise fail(f"{place}.name", f"{name!r} is a tool that every task of the track has")
+    place = f"functions.{name}"
+    for field in ("description", "code"):
+        if not isinstance(given[field], str) or not given[field].strip():
+            raise fail(f"{place}.{field}", f"{given[field]!r}: a text is needed")
+    _check_schema(given["parameters"], f"{place}.parameters", fail)
+    definition = _definition(name, given["code"], place, fail)
+    parameters = _closed(given["parameters"], definition)
+    _check_arguments(parameters, definition, place, fail)
+    return Function(name=name, description=given["description"].strip(), parameters=parameters, code=given["code"])
+
+
+def _check_schema(schema: Any, place: str, fail: Fail) -> None:
+    from jsonschema.exceptions import SchemaError
+    from jsonschema.validators import Draft202012Validator
+
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        raise fail(place, 'a JSON Schema with type = "object" is needed')
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        path = ".".join(str(step) for step in error.absolute_path)
+        raise fail(f"{place}.{path}".rstrip("."), f"no JSON Schema: {error.message}") from error
+
+
+def _definition(name: str, code: str, place: str, fail: Fail) -> ast.FunctionDef:
+    tree = compiled(code, "exec", f"{place}.code", fail)
+    assert isinstance(tree, ast.Module)
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return node
+    raise fail(f"{place}.code", f"does not define {name!r} at its top level: 'def {name}(...):' is needed")
+
+
+def _closed(schema: dict[str, Any], definition: ast.FunctionDef) -> dict[str, Any]:
+    if definition.args.kwarg is not None or "additionalProperties" in schema:
+        return schema
+    return schema | {"additionalProperties": False}
+
+
+def _check_arguments(schema: dict[str, Any], definition: ast.FunctionDef, place: str, fail: Fail) -> None:
+    """The function must take what the schema lets through."""
+    arguments = definition.args
+    if arguments.posonlyargs:
+        raise fail(f"{place}.code", f"{arguments.posonlyargs[0].arg!r} can't be given by name")
+    plain = [one.arg for one in arguments.args]
+    needed = set(plain[: len(plain) - len(arguments.defaults)])
+    named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    needed |= {one.arg for one, default in named if default is None}
+    taken = set(plain) | {one.arg for one in arguments.kwonlyargs}
+    properties, required = set(schema.get("properties", {})), set(schema.get("required", []))
+    if arguments.kwarg is None and (strange := sorted((properties | required) - taken)):
+        raise fail(f"{place}.parameters", f"{strange[0]!r} is no argument of the function, which takes {sorted(taken)}")
+    if missing := sorted(needed - required):
+        raise fail(f"{place}.parameters", f"{missing[0]!r} has no default, so it must be in required")
+
+
+def with_service(given: dict[str, Any], fail: Fail) -> dict[str, Any]:
+    """The payload with the functions and state of its service put in, before its own.
+
+    Raises:
+        TaskError: made by `fail`: no such service.
+    """
+    if "service" not in given:
+        return given
+    name = given["service"]
+    known = sorted(path.stem for path in SERVICES.glob("*.toml"))
+    if name not in known:
+        raise fail("service", f"{name!r} is unknown; known are {', '.join(known)}")
+    state, functions = _service(name)
+    own = {key: value for key, value in given.items() if key != "service"}
+    own["state"] = state + "\n" + own.get("state", "")
+    return own | {"functions": [*json.loads(functions), *own.get("functions", [])]}
+
+
+@lru_cache
+def _service(name: str) -> tuple[str, str]:
+    """State, and functions as JSON."""
+    path = SERVICES / f"{name}.toml"
+    whole = tomllib.loads(path.read_text("utf-8"))
+    return whole["state"], json.dumps(whole["function"])
+
+
+def too_deep(value: Any) -> bool:
+    """Whether a JSON value is nested deeper than anything that a function asks for."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        inner = [list(one.values()) if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
+        if not (level := [one for some in inner for one in some]):
+            return False
+    return True
+
+
+def argument_faults(function: Function, arguments: dict[str, Any]) -> list[str]:
+    """What is wrong with the arguments of a call: path, value, and what was expected."""
+    from jsonschema.validators import Draft202012Validator
+    from referencing import Registry
+
+    validator = Draft202012Validator(function.parameters, registry=Registry())  # no schema is fetched from anywhere
+    errors = sorted(validator.iter_errors(arguments), key=lambda error: [str(step) for step in error.absolute_path])
+    faults = [_fault(error, function) for error in errors[:MAX_FAULTS]]
+    return [*faults, f"and {len(errors) - MAX_FAULTS} more"] if len(errors) > MAX_FAULTS else faults
+
+
+def _fault(error: Any, function: Function) -> str:
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.absolute_path).lstrip(".")
+    where = path or "arguments"
+    properties = error.schema.get("properties", {}) if isinstance(error.schema, dict) else {}
+    if error.validator == "required":
+        missing = [name for name in error.validator_value if name not in error.instance]
+        wanted = ", ".join(f"{name} ({_kind(properties.get(name, {}))})" for name in missing)
+        return f"{where}: missing {wanted}"
+    if error.validator == "additionalProperties":
+        strange = [name for name in error.instance if name not in properties]
+        return f"{where}: {function.name} takes no {', '.join(map(repr, strange))}; {nearest(strange[0], properties)}"
+    expected = {"type": f"type {_kind(error.schema)}", "enum": _kind(error.schema)}.get(
+        error.validator, f"{error.validator} {json.dumps(error.validator_value, ensure_ascii=False)}"
+    )
+    return f"{where}: is {_short(error.instance)}, expected {expected}"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """ "known are b, a, c", the most alike first."""
+    names = list(known)
+    if not names:
+        return "there is none"
+    alike = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    return "known are " + ", ".join([*alike, *(one for one in names if one not in alike)])

@@ -1,0 +1,85 @@
+"""A Ray actor that holds environments: a `LeaseTable`, its spare sandboxes, its browser.
+
+What it leaves out: which lease goes to which worker (`pool.py`). Errors cross as plain tuples: an exception through Ray
+would carry a traceback into the episode's reason.
+"""
+
+import asyncio
+import os
+from typing import Any
+
+import psutil
+import ray
+
+from serve.environments.catalog import EnvironmentSettings, track
+from serve.environments.leases import LeaseLost, LeaseTable, LeaseTerms
+from serve.environments.protocol import Environment, EnvironmentFailed
+from serve.environments.sandbox import SandboxUnavailable
+from serve.environments.spares import Spares
+from serve.environments.tasks import TaskError
+
+# by these names errors cross to the holder of a lease (`pool.py`, `http_client.py`)
+ERRORS: dict[str, type[Exception]] = {
+    "lease_lost": LeaseLost,
+    "sandbox_unavailable": SandboxUnavailable,
+    "environment_failed": EnvironmentFailed,
+    "invalid_task": TaskError,
+    "invalid_request": ValueError,
+}
+
+
+def error_name(error: Exception) -> str:
+    """The name under which an error crosses."""
+    return next(name for name, kind in ERRORS.items() if isinstance(error, kind))
+
+
+@ray.remote(num_cpus=0, max_concurrency=1000)
+class EnvironmentWorker:
+    """Environments of some tracks, at most `capacity` at once."""
+
+    def __init__(self, capacity: int, spares: int) -> None:
+        self._spares = Spares(spares)
+        self._tracks: set[str] = set()
+        self._table = LeaseTable(self._make, capacity)
+        self._reaper: asyncio.Task | None = None
+
+    def _make(self, name: str) -> Environment:
+        self._tracks.add(name)
+        return track(name).make(EnvironmentSettings(start=self._spares.start))
+
+    async def call(self, lease_id: str, what: str, *args: Any) -> tuple[str, Any]:
+        """One request of a lease: ("ok", its result), or (an error's name, its text)."""
+        try:
+            if what == "reset":
+                name, terms, task = args
+                await self._table.open(lease_id, name, terms)
+                return "ok", await self._table.reset(lease_id, task)
+            if what == "close":
+                await self._table.close(lease_id)
+                return "ok", None
+            if what == "heartbeat":
+                return "ok", self._table.heartbeat(lease_id)
+            return "ok", await getattr(self._table, what)(lease_id, *args)
+        except (EnvironmentFailed, ValueError) as error:
+            return error_name(error), str(error)
+
+    async def ping(self) -> dict[str, Any]:
+        """That it lives, and what it holds."""
+        if self._reaper is None:
+            self._reaper = asyncio.create_task(self._table.run())
+        return {
+            "pid": os.getpid(), "live": self._table.live(), "counts": self._table.counts | self._spares.counts,
+            "rss_mb": round(psutil.Process().memory_info().rss / 1e6),
+        }  # fmt: skip
+
+    async def stop(self) -> None:
+        """End everything it holds."""
+        await self._table.close_all("its pool was stopped")
+        await self._spares.close()
+        if "gui" in self._tracks:
+            from serve.environments.gui.browser import shared
+
+            await shared().close()
+
+
+__all__ = ["ERRORS", "EnvironmentWorker", "LeaseTerms", "error_name"]
