@@ -7,7 +7,6 @@ What it leaves out: the prompts' words and the plain format, which are each trac
 """
 
 import base64
-import difflib
 import json
 from typing import Any, Literal
 
@@ -43,20 +42,21 @@ def result_messages(answer: Message, observation: Observation, form: Format) -> 
 
 
 def read_answer(module: TrackModule, task: Task, answer: Message, form: Format) -> Action:
-    """What an assistant message asks for. Never raises: what can't be read is the action's fault, in words."""
+    """What an assistant message asks for. Never raises: what can't be read is the action's fault, in words.
+
+    A name that no tool has is the environment's to refuse: it still carries out the other calls of the answer.
+    """
     text = answer.get("content") or ""
     if form == "plain":
         return module.parse_plain(text)
-    known = [tool["function"]["name"] for tool in module.tools(task)]
     calls = []
     for number, call in enumerate(answer.get("tool_calls") or [], 1):
         function = call.get("function") or {}
-        name, fault = function.get("name"), None
+        name = function.get("name")
+        if not isinstance(name, str):
+            known = ", ".join(tool["function"]["name"] for tool in module.tools(task))
+            return Action(text=text, fault=f"call {number} has no name of a tool; there are {known}")
         arguments, fault = _arguments(name, function.get("arguments"))
-        if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-            meant = f" (did you mean {near[0]}?)" if near else ""
-            fault = f"there is no tool {name!r}{meant}; there are {', '.join(known)}"
         if fault is not None:
             return Action(text=text, fault=f"call {number}: {fault}")
         calls.append(Call(name=name, arguments=arguments, call_id=call.get("id", "")))

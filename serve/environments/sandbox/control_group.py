@@ -62,8 +62,6 @@ class Group:
         with contextlib.suppress(ProcessLookupError):
             for folder in self.folders:
                 (folder / "cgroup.procs").write_text(child)
-            with contextlib.suppress(PermissionError):  # only root may: it is not ended for what others in there took
-                Path(f"/proc/{child}/oom_score_adj").write_text("-1000")
 
     def struck(self) -> int:
         """How many processes the kernel ended in here for want of memory."""

@@ -208,13 +208,33 @@ def end_each(find):
         time.sleep(0.0005)
 
 
+class Rank:
+    """How soon the kernel ends a process where memory runs short: what is forked goes before PID 1, and before the host."""
+
+    FIRST = b"1000"
+
+    def __init__(self):
+        self.fd = os.open("/proc/self/oom_score_adj", os.O_RDWR)
+        self.own = os.read(self.fd, 16).strip()
+
+    def set(self, score):
+        os.pwrite(self.fd, score, 0)
+
+
+RANK = None  # `harden` makes it: afterwards this process can't open that file any more
+
+
 def fork():
     """A fork; where there are too many processes for one more, all others are ended."""
+    RANK.set(Rank.FIRST)  # for the child, which inherits it
     try:
-        return os.fork()
+        pid = os.fork()
     except BlockingIOError:
         end_all()
-        return os.fork()
+        pid = os.fork()
+    if pid:
+        RANK.set(RANK.own)
+    return pid
 
 
 class Watch:
@@ -297,7 +317,6 @@ def close(*fds):
 def become(limits, stdin, stdout, stderr, extra=()):
     """In a fresh fork: a session of its own, these as 0, 1, 2 (and `extra` as (fd, number)), nothing else open."""
     os.setsid()
-    first_to_go()
     for number in (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
@@ -446,7 +465,7 @@ class Shell:
     """A bash that lives on between steps: interactive, so that an interrupt ends a command and not the shell."""
 
     ARGV = ("/usr/bin/bash", "--norc", "--noprofile", "--noediting", "+m", "+H", "-i")
-    EVAL = b'\\unset -f builtin 2>/dev/null; \\builtin eval "$(</dev/fd/8)" </dev/null 8<&- 9>&-\n'
+    EVAL = b'\\builtin eval "$(</dev/fd/8)" </dev/null 8<&- 9>&-\n'
 
     def __init__(self, host, limits):
         self.host = host
@@ -479,8 +498,13 @@ class Shell:
 
     @staticmethod
     def _say(token):
-        """The line that reports: token, exit code, folder. Its own trace, if tracing is on, goes nowhere."""
-        return f'{{ \\builtin printf \'%s %d %.4096s\\0\' {token} "$?" "$PWD" >&9; }} 2>/dev/null\n'.encode()
+        """The lines that report: token, exit code, folder. Their own trace, if tracing is on, goes nowhere.
+
+        The empty line first: after an open quote, bash takes the next word for no keyword. A function that is named
+        `builtin` would come before the real one.
+        """
+        report = f"\\builtin printf '%s %d %.4096s\\0' {token} \"$__code\" \"$PWD\" >&9"
+        return f'\n{{ for __code in "$?"; do \\unset -f builtin; {report}; done; }} 2>/dev/null\n'.encode()
 
     def stop(self):
         if self.pid is None:
@@ -964,22 +988,12 @@ class Host:
             self.send(answer)
 
 
-def first_to_go():
-    """Where memory runs short, the kernel ends this process before anything of the host, and before PID 1."""
-    try:
-        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
-        try:
-            os.write(fd, b"1000")
-        finally:
-            os.close(fd)
-    except OSError:
-        pass
-
-
 def harden():
     """Nobody here may look into this process, or end it by a signal."""
+    global RANK
     import _ctypes  # `ctypes` itself takes four times as long to import
 
+    RANK = Rank()
     prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
     if _ctypes.call_function(prctl, (PR_SET_DUMPABLE, 0, 0, 0, 0)) != 0:
         raise OSError("this process can't be hidden")

@@ -244,9 +244,12 @@ class Sandbox:
         return json.loads(await self._process.stdout.readexactly(size))
 
     async def _last_words(self) -> str:
+        struck = self._group is not None and self._group.struck() > self._struck
         await self.close()
         said = (await self._process.stderr.read(2000)).decode(errors="replace").strip()
         code = self._process.returncode
+        if struck:
+            said += " the kernel killed in it for want of memory"
         return f"{said or 'without a word'} (exit code {code})"
 
 

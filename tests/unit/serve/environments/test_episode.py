@@ -64,11 +64,11 @@ async def test_steps_used_up_is_truncated_and_evaluated() -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        ({"name": "bsh", "arguments": "{}"}, "did you mean bash"),
+        ({"name": "bsh", "arguments": "{}"}, "There is no tool 'bsh'"),
         ({"name": "bash", "arguments": "{no json"}, "not JSON"),
         ({"name": "bash", "arguments": "[1]"}, "JSON object"),
-        ({"name": None, "arguments": None}, "there is no tool"),
-        ({}, "there is no tool"),
+        ({"name": None, "arguments": None}, "no name of a tool; there are bash, done"),
+        ({}, "no name of a tool"),
     ],
 )
 async def test_a_malformed_call_is_an_observation_that_names_the_fault(call: dict, said: str) -> None:
@@ -94,10 +94,8 @@ async def test_a_failing_environment_is_an_error_with_its_reason(text: str, reas
     assert run.episode.outcome is None and run.outcome is None
 
 
-@pytest.mark.parametrize("name", TRACKS)
+@pytest.mark.parametrize("name", ["terminal", "tool_call", "swe"])  # gui's entries name elements of an open page
 def test_every_expert_step_reads_back_the_same_in_both_formats(name: str) -> None:
-    if name == "gui":
-        pytest.skip("its entries name elements of a page that is open: see its own tests")
     module = track(name)
     for one in module.load():
         for entry in (*one.expert, *one.wrong):
@@ -105,7 +103,9 @@ def test_every_expert_step_reads_back_the_same_in_both_formats(name: str) -> Non
             for form in ("tools", "plain"):
                 back = read_answer(module, one, write_answer(module, action, form), form)
                 assert back.fault is None, (one.task_id, entry, back.fault)
-                assert [(c.name, c.arguments) for c in back.calls] == [(c.name, c.arguments) for c in action.calls]
+                assert [c.name for c in back.calls] == [c.name for c in action.calls]
+                if form == "tools":  # in a plain text, an answer that is JSON is its text
+                    assert [c.arguments for c in back.calls] == [c.arguments for c in action.calls]
 
 
 @pytest.mark.parametrize("name", TRACKS)

@@ -78,7 +78,7 @@ async def test_a_repeated_step_is_done_once_and_errors_have_their_status() -> No
         assert (status, said["error"]) == (502, {"type": "environment_failed", "message": "the sandbox died"})
         assert (await ask(base, "DELETE"))[0] == 200
         status, said = await ask(f"{base}/step", body={"index": 2, "action": {"text": "x"}})
-        assert status == 410 and "closed by its holder" in said["error"]["message"]
+        assert status == 410 and "has ended: the sandbox died" in said["error"]["message"]
         assert (await ask(f"{url}/nowhere"))[0] == 404
 
 
