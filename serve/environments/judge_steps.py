@@ -36,20 +36,12 @@ def step_inputs(run: EpisodeRun) -> list[StepInput]:
         if step.action.fault is not None:
             facts.setdefault("fault", step.action.fault)
         gui = run.task.track == "gui"
-        inputs.append(
-            StepInput(
-                track=run.task.track,
-                instruction=run.task.instruction,
-                history=tuple(history),
-                index=index,
-                action=told(step.action),
-                result=step.after.text,
-                exchange_id=step.exchange_id,
-                facts=facts,
-                before=_screen(step.before) if gui else None,
-                after=_screen(step.after) if gui else None,
-            )  # fmt: skip
-        )
+        made = StepInput(
+            track=run.task.track, instruction=run.task.instruction, history=tuple(history), index=index,
+            action=told(step.action), result=step.after.text, exchange_id=step.exchange_id, facts=facts,
+            before=_screen(step.before) if gui else None, after=_screen(step.after) if gui else None,
+        )  # fmt: skip
+        inputs.append(made)
         history.append((told(step.action), step.after.text))
     return inputs
 

@@ -14,6 +14,8 @@ import contextlib
 import json
 import os
 import re
+import signal
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +41,7 @@ class SandboxDied(EnvironmentFailed):
 class CommandResult:
     """What a command did."""
 
-    exit_code: int | None  # negative: the signal that ended it; None: it was interrupted and the shell lives on
+    exit_code: int | None  # negative: the signal that ended it; None: it was ended together with the shell
     stdout: str
     stderr: str
     stdout_cut: int  # bytes left out between head and tail
@@ -98,9 +100,11 @@ class Sandbox:
                 pass_fds=tuple(fds.values()), start_new_session=True,
             )  # fmt: skip
         except OSError as error:
-            if group:
-                group.remove()
+            await _remove(group)
             raise SandboxDied(f"the sandbox could not be started: {error}") from error
+        except BaseException:
+            await _remove(group)
+            raise
         finally:
             for fd in fds.values():
                 os.close(fd)
@@ -199,15 +203,13 @@ class Sandbox:
     async def close(self) -> None:
         """End it and all in it. May be called twice."""
         if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+            with contextlib.suppress(ProcessLookupError):  # its group: what it forked may not have cut itself loose yet
+                os.killpg(self._process.pid, signal.SIGKILL)
+        for fd in range(3):  # who still holds their other ends must not hold us up
+            if (pipe := self._process._transport.get_pipe_transport(fd)) is not None:
+                pipe.close()
         await self._process.wait()
-        self._process._transport.close()  # closes the pipes now, not when the object is collected
-        if self._group is not None:
-            with contextlib.suppress(TimeoutError):  # the next process that sweeps takes it away
-                async with asyncio.timeout(GONE_S):
-                    while not self._group.remove():
-                        await asyncio.sleep(0.001)
+        await _remove(self._group)
 
     async def _ask_timed(self, ask: str, timeout_s: float, **fields: Any) -> dict[str, Any]:
         request = {"ask": ask, "timeout_s": timeout_s, "chars": self._limits.output_chars, **fields}
@@ -251,6 +253,13 @@ class Sandbox:
         if struck:
             said += " the kernel killed in it for want of memory"
         return f"{said or 'without a word'} (exit code {code})"
+
+
+async def _remove(group: control_group.Group | None) -> None:
+    """Take the group away once the last process in it is gone; else the next process that sweeps does."""
+    until = time.monotonic() + GONE_S
+    while group is not None and not group.remove() and time.monotonic() < until:
+        await asyncio.sleep(0.001)
 
 
 def _fault(answer: dict[str, Any]) -> Exception:

@@ -19,7 +19,7 @@ from serve.environments.sandbox.system_calls import write_filter
 INIT = Path(__file__).with_name("init.py")
 # what a package imports besides itself, by the names of its files
 NEEDS = {
-    "pytest": ("_pytest", "pluggy", "iniconfig", "packaging", "pygments"),
+    "pytest": ("_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments"),
     "sympy": ("mpmath",),
     "numpy": ("numpy.libs",),
 }

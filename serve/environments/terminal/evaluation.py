@@ -19,6 +19,7 @@ its memory or output failed too. What this can't keep out: a script of the polic
 memory of the bash that called it.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,10 @@ async def run_checks(sandbox: Sandbox, checks: list[dict[str, Any]]) -> Outcome:
     for check in checks:
         result = await script(sandbox, f"{PRELUDE}\n{check['run']}\n", check["timeout_s"], CLEAN)
         results.append(Check(name=check["name"], passed=await passed(sandbox, result), detail=detail(result)))
+    if not any(result.passed and not check["guard"] for check, result in zip(checks, results, strict=True)):
+        results = [
+            replace(one, passed=False, detail=one.detail or "nothing that was asked for is there") for one in results
+        ]
     return Outcome.of(tuple(results))
 
 

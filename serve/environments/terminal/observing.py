@@ -34,9 +34,7 @@ def of_command(command: str, result: CommandResult, cwd_before: str, limit_s: fl
     if result.cwd != cwd_before:
         lines.append(f"cwd: {result.cwd}")
     if result.shell_restarted:
-        lines.append(
-            "The shell was started anew in /work: its variables, functions and background jobs are gone; files stay."
-        )
+        lines.append(f"The shell was started anew in {result.cwd}: its variables and functions are gone; files stay.")
     failed = result.exit_code != 0 or result.timed_out
     if (failed or not result.stdout.strip()) and (hint := note(command)):
         lines.append(hint)

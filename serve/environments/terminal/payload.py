@@ -7,6 +7,9 @@ What it leaves out: running any of it (`environment.py`, `evaluation.py`).
     setup = "git init -q repo"        # bash, in /work, as the policy's own user; an exit code but 0 is a failure
     checks = [{name = "n holds 3", run = 'says n 3'}]      # bash, in /work, after the episode: see `checks.sh`
 
+A check may have `timeout_s`, and `guard = true` where it holds already before anything is done (a file that must stay
+as it was): it counts as passed only beside another that passed, so that doing nothing earns nothing.
+
 In place of `checks`, a task from a folder has `tests`: files that are written when the episode is over, of which
 `test.sh` is run.
 """
@@ -85,15 +88,23 @@ def _checks(checks: Any, fail: Fail) -> list[dict[str, Any]]:
         raise fail("checks", f"{checks!r}: a list of one or more checks is needed")
     read, names = [], set()
     for check in checks:
-        if not isinstance(check, dict) or set(check) - {"name", "run", "timeout_s"}:
-            raise fail("checks", f'{check!r}: {{name = "...", run = "...", timeout_s = ...}} is needed')
+        if not isinstance(check, dict) or set(check) - {"name", "run", "timeout_s", "guard"}:
+            raise fail(
+                "checks", f'{check!r}: {{name = "...", run = "..."}} is needed, with timeout_s or guard if need be'
+            )
         for field in ("name", "run"):
             if not isinstance(check.get(field), str) or not check[field].strip():
                 raise fail("checks", f"{field} = {check.get(field)!r}: a text is needed")
         if check["name"] in names:
             raise fail("checks", f"name {check['name']!r} stands twice")
+        if not isinstance(check.get("guard", False), bool):
+            raise fail("checks", f"guard = {check['guard']!r}: true or false is needed")
         names.add(check["name"])
-        read.append({"name": check["name"], "run": check["run"], "timeout_s": _seconds(check, CHECK_S, "checks", fail)})
+        timeout_s = _seconds(check, CHECK_S, "checks", fail)
+        own = {"name": check["name"], "run": check["run"], "timeout_s": timeout_s, "guard": check.get("guard", False)}
+        read.append(own)
+    if all(check["guard"] for check in read):
+        raise fail("checks", "all are guards: at least one must look for what the task asks")
     return read
 
 

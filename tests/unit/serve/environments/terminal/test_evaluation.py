@@ -21,6 +21,12 @@ async def test_the_score_is_the_share_of_checks():
     assert outcome.checks[1].detail == "exit code 1; wanted: 4\ngot: 5"
 
 
+async def test_a_guard_counts_only_beside_another_check():
+    checks = [*SAYS, {"name": "m is kept", "run": "says m 4", "guard": True}]
+    for command, wanted in (("true", -1), ("echo 3 > n", 1), ("echo 3 | tee n > m", 0)):
+        assert await score(checks, command, files={"m": "4"}) == wanted
+
+
 @pytest.mark.parametrize("text", ["3", "3\\n", " \\n3  \\n\\n", "3\\r\\n"])
 async def test_spaces_at_the_ends_of_lines_and_empty_lines_at_the_ends_do_not_matter(text):
     assert await score(SAYS, f"printf '{text}' > n") == 1

@@ -32,6 +32,8 @@ CHECKS = [{"name": "one", "run": "true"}]
         ({"checks": CHECKS * 2}, "checks: name 'one' stands twice"),
         ({"checks": [{"name": "a", "run": "b", "timeout_s": True}]}, "checks: timeout_s = True"),
         ({"checks": [{"name": "a", "run": "b", "time": 1}]}, "is needed"),
+        ({"checks": [{"name": "a", "run": "b", "guard": 1}]}, "checks: guard = 1"),
+        ({"checks": [{"name": "a", "run": "b", "guard": True}]}, "all are guards"),
         ({"checks": CHECKS, "tests": {}}, "either checks"),
         ({"tests": {"files": {}}}, r"tests: test.sh is missing"),
         ({"tests": {"files": {"test.sh": ""}, "packages": "pytest"}}, "tests: packages"),
