@@ -1,4 +1,4 @@
-"""Track `gui`: web pages in a real Chromium, used by mouse and keyboard; the next state is what changed on the screen."""
+"""Track `gui`: web pages in a real Chromium, used by mouse and keyboard; the next state is what changed on screen."""
 
 from typing import Any
 

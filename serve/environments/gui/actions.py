@@ -73,7 +73,8 @@ class Hand:
             return found
         if self.window.ids.known(name):
             raise Fault(f"{name} is no longer on the page")
-        raise Fault(f"there is no element {element_id!r}: use an id that the page shows, like {next(iter(self.shown), 'e1')}")
+        like = next(iter(self.shown), "e1")
+        raise Fault(f"there is no element {element_id!r}: use an id that the page shows, like {like}")
 
     async def point(self, element: Element, usable: bool = True) -> tuple[float, float]:
         """Where the element can be pointed at; scrolls it into view."""
@@ -90,9 +91,8 @@ class Hand:
 
     async def _click(self, element: str, times: int) -> str:
         found = self.element(element)
-        if found.role == "option":
-            if await self.window.call(found, elements.IN_SELECT):
-                raise Fault(f"{found.label} is an option of a select box: use the action select on its box")
+        if found.role == "option" and await self.window.call(found, elements.IN_SELECT):
+            raise Fault(f"{found.label} is an option of a select box: use the action select on its box")
         x, y = await self.point(found)
         await self.mouse.click(x, y, click_count=times)
         return f"{'double-' if times == 2 else ''}clicked {found.label}"

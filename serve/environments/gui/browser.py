@@ -6,6 +6,7 @@ What it leaves out: what happens in a context (`window.py`); limits on the numbe
 """
 
 import asyncio
+import contextlib
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,11 @@ FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    "--disable-features=BackForwardCache,OptimizationHints,MediaRouter,Translate,DialMediaRouteProvider",
+    # One origin a context: neither processes of other sites nor spare ones are needed.
+    "--disable-site-isolation-trials",
+    "--disable-features=IsolateOrigins,site-per-process,SpareRendererForSitePerProcess,BackForwardCache,"
+    "OptimizationHints,MediaRouter,Translate,DialMediaRouteProvider",
+    "--in-process-gpu",  # there is no GPU: a process less
     "--js-flags=--max-old-space-size=256",  # MB of one page's JavaScript
     "--force-color-profile=srgb",
     "--font-render-hinting=none",
@@ -103,10 +108,7 @@ class Browser:
 
         try:
             await asyncio.wait_for(tab.context.close(), CLOSE_S)
-        except Error:
-            if self.alive:
-                raise
-        except TimeoutError:
+        except (Error, TimeoutError):
             await self.discard()
 
     async def discard(self) -> None:
@@ -136,18 +138,25 @@ class Browser:
             return self._chromium
 
     async def _start(self) -> "Chromium":
-        from playwright.async_api import Error, async_playwright
+        from playwright.async_api import async_playwright
 
         with tempfile.TemporaryDirectory(prefix="clawrl-gui-") as folder:
             script = write_script(Path(folder))
-            if self._driver is None:
-                self._driver = await async_playwright().start()
+            if self._driver is not None:
+                try:
+                    return await _launch(self._driver, script)
+                except Exception:  # boundary: the driver may be as dead as its browser; a fresh one tells
+                    await _within(self._driver.stop())
+            self._driver = await async_playwright().start()
             try:
-                return await self._driver.chromium.launch(
-                    executable_path=script, args=list(FLAGS), timeout=START_S * 1000
-                )
-            except Error as error:
+                return await _launch(self._driver, script)
+            except Exception as error:  # boundary: whatever Playwright can't start
                 raise unavailable(_reason(error)) from error
+
+
+async def _launch(driver: "Playwright", script: Path) -> "Chromium":
+    starting = driver.chromium.launch(executable_path=script, args=list(FLAGS), timeout=START_S * 1000)
+    return await asyncio.wait_for(starting, START_S + 5)
 
 
 async def _fresh(chromium: "Chromium", storage: dict[str, Any] | None) -> Tab:
@@ -155,11 +164,15 @@ async def _fresh(chromium: "Chromium", storage: dict[str, Any] | None) -> Tab:
 
     async def make() -> Tab:
         context = await chromium.new_context(**CONTEXT, storage_state=storage)
-        gate = Gate()
-        await gate.guard(context)
-        await context.add_init_script(STEADY)
-        page = await context.new_page()
-        return Tab(context, page, await context.new_cdp_session(page), gate)
+        try:
+            gate = Gate()
+            await gate.guard(context)
+            await context.add_init_script(STEADY)
+            page = await context.new_page()
+            return Tab(context, page, await context.new_cdp_session(page), gate)
+        except BaseException:
+            await _within(context.close())
+            raise
 
     try:
         return await asyncio.wait_for(make(), START_S)
@@ -171,10 +184,9 @@ async def _within(ending: Any) -> None:
     """Wait for the end of something that may be dead already."""
     from playwright.async_api import Error
 
-    try:
+    # what does not end in time ends with the driver, which kills its browser's process group
+    with contextlib.suppress(Error, TimeoutError):
         await asyncio.wait_for(ending, CLOSE_S)
-    except (Error, TimeoutError):
-        pass  # the driver kills its browser's process group when it ends, and bubblewrap its processes
 
 
 def first_line(error: BaseException) -> str:

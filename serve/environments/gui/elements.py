@@ -31,7 +31,11 @@ POINT = """function (usable) {
     return at.contains(hit) || (label && label.contains(hit)) || hit.closest('label')?.control === el;
   };
   let point = spot();
-  if (!reaches(point) && at !== label && label && seen(label)) { at = label; rect = box(at); point = spot(); reaches(point); }
+  if (!reaches(point) && at !== label && label && seen(label)) {
+    at = label;
+    rect = box(at);
+    point = spot();
+  }
   if (!point) return {fault: 'is outside of the visible page'};
   if (!reaches(point)) {
     const top = hit && (hit.getAttribute('aria-label') || hit.textContent || hit.tagName).trim().slice(0, 40);
@@ -141,7 +145,7 @@ SCROLL = """function (dx, dy) {
   return {moved: Math.round(Math.abs(el.scrollLeft - x) + Math.abs(el.scrollTop - y))};
 }"""
 
-# Two frames drawn, and no change of the page for `still` ms (at most `most` ms). Hides the caret: its blinking is no change.
+# Two frames drawn, and no change of the page for `still` ms (at most `most` ms). Hides the caret, since it blinks.
 QUIET = """(still, most) => new Promise((done) => {
   if (!globalThis.caretHidden && document.adoptedStyleSheets) {
     const sheet = new CSSStyleSheet();

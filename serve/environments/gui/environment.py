@@ -2,7 +2,7 @@
 
 What it does: `GuiEnvironment` loads a task's page, carries out actions and says what they changed: in the tree of
 elements and on the screen; then evaluates the task's checks, JavaScript expressions, in the page.
-What it leaves out: leases and the number of episodes at once (the pool's); what the policy is told of the task (the prompt).
+What it leaves out: leases and the number of episodes at once (the pool's); what the policy is told of the task.
 """
 
 import asyncio
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from serve.environments.gui.actions import Fault, Hand
-from serve.environments.gui.browser import Browser, first_line, shared
-from serve.environments.gui.pictures import changed_share
+from serve.environments.gui.browser import START_S, Browser, first_line, shared
+from serve.environments.gui.pictures import Screens
 from serve.environments.gui.site import ORIGIN, PAGES, Site
 from serve.environments.gui.tree import DIFF_LINES, differ, within
 from serve.environments.gui.window import Gone, Look, Window
@@ -32,6 +32,7 @@ class GuiEnvironment:
         self._task: Task | None = None
         self._limits = Limits()
         self._shown: Look | None = None
+        self._screens = Screens()
 
     async def reset(self, task: Task) -> Observation:
         """Load the task's page in a fresh context."""
@@ -41,14 +42,14 @@ class GuiEnvironment:
         browser = self._browser or shared()
         limit_s = self._limits.step_s
         start, storage = task.payload.get("start", ""), task.payload.get("storage", {})
-        opening = asyncio.ensure_future(Window.open(browser, site, start, storage, limit_s))
-        done, _ = await asyncio.wait({opening}, timeout=limit_s + 10)  # the browser itself may have to start
-        if not done:
-            opening.cancel()
-            await asyncio.wait({opening}, timeout=10)
-            raise EnvironmentFailed(f"the page {site.folder.name} did not load within {limit_s:g} s")
-        self._window = opening.result()
+        opening = Window.open(browser, site, start, storage, limit_s)
+        try:
+            self._window = await asyncio.wait_for(opening, limit_s + START_S)  # the browser itself may have to start
+        except TimeoutError as error:
+            raise EnvironmentFailed(f"the page {site.folder.name} did not load within {limit_s:g} s") from error
         self._shown = look = await self._within(self._window.look())
+        self._screens = Screens()
+        self._screens.changed(look.png)
         text = "\n".join(self._page_lines(look, self._window.take_notes()))
         browser.prepare()
         return Observation(text=text, images=(look.png,), facts=_facts(look, (), None, False))
@@ -62,7 +63,7 @@ class GuiEnvironment:
         happened, done, look = await self._within(self._act(window, before, action))
         self._shown = look
         diff = differ(before.tree.lines, look.tree.lines)
-        share = changed_share(before.png, look.png)
+        share = self._screens.changed(look.png)
         lines = [*happened, *window.take_notes(), *_diff_lines(diff), ""]
         lines += self._page_lines(look, [], sum(len(line) + 1 for line in lines))
         facts = _facts(look, diff, share, bool(diff) or look.url != before.url or share > 0)
@@ -122,7 +123,7 @@ class GuiEnvironment:
         """
         from playwright.async_api import Error
 
-        window, _ = self._window, None
+        window = self._window
         assert window is not None
         task = asyncio.ensure_future(work)
         try:

@@ -1,9 +1,9 @@
 """The wrapper through which Chromium is started: bubblewrap with a network namespace of its own.
 
 What it does: finds bubblewrap and Chromium, writes a small script that starts the one inside the other. The browser
-sees /usr and a few parts of /etc read-only, private memory file systems, no other process, no environment, and a network
-without any way out: the kernel, not the browser, keeps it off the host and the internet. Playwright's pipe (file
-descriptors 3 and 4) passes through.
+sees /usr and a few parts of /etc read-only, private memory file systems, no other process, no environment, and a
+network without any way out: the kernel, not the browser, keeps it off the host and the internet. Playwright's pipe
+(file descriptors 3 and 4) passes through.
 What it leaves out: system call filters; a limit on the browser's memory (one browser serves many episodes; a page's
 JavaScript heap is limited by a flag, see `browser.py`).
 """

@@ -8,8 +8,8 @@ What it leaves out: running them (`environment.py`).
     storage = {theme = "dark"}          # optional: what localStorage holds in the beginning
     checks = [{name = "sent", js = "app.state.sent.length === 1"}]
 
-A check is a JavaScript expression, evaluated in the page in the end, that gives true or false. One that throws is a failure
-of the environment, unless it says `error = "fails"`.
+A check is a JavaScript expression, evaluated in the page in the end, that gives true or false. One that throws is a
+failure of the environment, unless it says `error = "fails"`.
 """
 
 from functools import cache

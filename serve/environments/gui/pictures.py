@@ -1,21 +1,40 @@
 """How much of the screen changed.
 
-What it does: compares two screenshots, pixel by pixel.
+What it does: compares each screenshot with the one before, pixel by pixel.
 What it leaves out: where they differ; what a picture shows.
 """
 
 import io
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
-def changed_share(before: bytes, after: bytes) -> float:
-    """The share of pixels, 0 to 1, whose colour differs between two PNG files. Other sizes: everything changed."""
-    if before == after:
-        return 0.0
-    from PIL import Image, ImageChops
+class Screens:
+    """The screenshots of one episode, of which the last is kept."""
 
-    one, two = (Image.open(io.BytesIO(png)).convert("RGB") for png in (before, after))
-    if one.size != two.size:
-        return 1.0
-    bands = ImageChops.difference(one, two).split()
-    most = ImageChops.lighter(ImageChops.lighter(bands[0], bands[1]), bands[2])
-    return round(1 - most.histogram()[0] / (one.width * one.height), 6)
+    def __init__(self) -> None:
+        self._png = b""
+        self._picture: Image | None = None
+
+    def changed(self, png: bytes) -> float:
+        """The share of pixels, 0 to 1, whose colour differs from the screenshot before. The first changes nothing."""
+        if png == self._png:
+            return 0.0
+        from PIL import Image, ImageChops
+
+        before, after = self._picture, Image.open(io.BytesIO(png)).convert("RGB")
+        self._png, self._picture = png, after
+        if before is None:
+            return 0.0
+        if before.size != after.size:
+            return 1.0
+        difference = ImageChops.difference(before, after)
+        box = difference.getbbox()
+        if box is None:
+            return 0.0
+        red, green, blue = difference.crop(box).split()
+        most = ImageChops.lighter(ImageChops.lighter(red, green), blue)
+        same = most.histogram()[0]
+        return round((most.width * most.height - same) / (after.width * after.height), 6)

@@ -98,7 +98,8 @@ def _arguments(name: str, rest: str) -> dict[str, Any] | None:
         return {"from": _id(found[1]), "to": _id(found[2])} if found else None
     if name == "type":
         found = re.fullmatch(rf"{_ID}\s+(\+\s+)?(.+)", rest)
-        return {"element": _id(found[1]), "text": _text(found[3])} | ({"clear": False} if found[2] else {}) if found else None
+        added = {"clear": False} if found and found[2] else {}
+        return {"element": _id(found[1]), "text": _text(found[3])} | added if found else None
     if name == "select":
         found = re.fullmatch(rf"{_ID}\s+(.+)", rest)
         return {"element": _id(found[1]), "option": _options(found[2])} if found else None

@@ -1,8 +1,8 @@
 """The one site that a task's browser can reach: files of the task's folder, under a made-up origin.
 
-What it does: `Gate` answers every request of a context. `http://task.local/...` comes from the task's folder, `/_kit/...` from
-the parts that our pages share; everything else is refused: other hosts, web sockets, paths and links that lead out of the
-folder.
+What it does: `Gate` answers every request of a context. `http://task.local/...` comes from the task's folder,
+`/_kit/...` from the parts that our pages share; everything else is refused: other hosts, web sockets, paths and links
+that lead out of the folder.
 What it leaves out: servers with a state of their own; a page keeps its state in the page or in its storage.
 """
 

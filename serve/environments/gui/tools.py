@@ -11,7 +11,10 @@ from serve.environments.gui.actions import WAIT_S
 _ID = {"type": "string", "description": 'The id of an element of the page, like "e12".'}
 
 
-def _tool(name: str, description: str, needed: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
+Schema = dict[str, Any]
+
+
+def _tool(name: str, description: str, needed: Schema, optional: Schema | None = None) -> Schema:
     parameters = {"type": "object", "properties": needed | (optional or {}), "required": list(needed)}
     function = {"name": name, "description": description, "parameters": parameters | {"additionalProperties": False}}
     return {"type": "function", "function": function}
@@ -22,7 +25,7 @@ TOOLS: list[dict[str, Any]] = [
     _tool("double_click", "Double-click an element.", {"element": _ID}),
     _tool(
         "type",
-        "Type text into a text field. What it held is replaced, unless clear is false. Dates: 2026-03-31, times: 14:30.",
+        "Type text into a text field. What it held is replaced unless clear is false. Dates: 2026-03-31; times: 14:30.",
         {"element": _ID, "text": {"type": "string"}},
         {"clear": {"type": "boolean", "description": "false: the text is added at the end. Default: true."}},
     ),
@@ -40,7 +43,7 @@ TOOLS: list[dict[str, Any]] = [
     ),
     _tool(
         "select",
-        "Choose an option of a select box (a combobox with options) by its text; a list of texts where it takes several.",
+        "Choose an option of a select box (a combobox with options) by its text; a list where it takes several.",
         {
             "element": _ID,
             "option": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]},
@@ -58,11 +61,12 @@ TOOLS: list[dict[str, Any]] = [
     _tool("done", "Say that the task is done. Nothing can be changed after it.", {}),
 ]
 
-_PAGE = """You use a web page to do the user's task. After each action you see what it changed and what the page holds: one \
-line for each element, with its role, its name, its id in brackets and its state, such as
+_PAGE = """You use a web page to do the user's task. After each action you see what it changed and what the page \
+holds: one line for each element, with its role, its name, its id in brackets and its state, such as
 - textbox "Email" [e4] value="ann@example.com" required
 - checkbox "Newsletter" [e5] unchecked
-Ids belong to elements and stay the same. The page's own boxes (alert, confirm) are answered with OK and shown to you. """
+Ids belong to elements and stay the same. The page's own boxes (alert, confirm) are answered with OK and shown to \
+you. """
 
 SYSTEM = _PAGE + "Act by calling the functions. When the task is done, call done."
 

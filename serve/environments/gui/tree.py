@@ -1,8 +1,8 @@
 """What a page holds, as lines of text: Chromium's own accessibility tree, made compact, with element ids.
 
-What it does: `Ids` numbers elements ("e1", "e2", ...) by Chromium's node ids, so that an id stays with its element while
-it lives and never comes again; `read` turns the accessibility tree into `Element`s and indented lines; `differ` says
-which lines went and came.
+What it does: `Ids` numbers elements ("e1", "e2", ...) by Chromium's node ids, so that an id stays with its element
+while it lives and never comes again; `read` turns the accessibility tree into `Element`s and indented lines; `differ`
+says which lines went and came.
 What it leaves out: frames within the page; elements that the page hides from assistive technology.
 """
 
@@ -21,18 +21,20 @@ NAMES = {
     "image": "img",
 }  # fmt: skip
 ACTIVE = {
-    "button", "link", "textbox", "searchbox", "checkbox", "radio", "switch", "combobox", "listbox", "option", "menuitem",
-    "menuitemcheckbox", "menuitemradio", "tab", "spinbutton", "slider", "treeitem", "date", "datetime", "time", "color",
-    "gridcell", "clickable",
+    "button", "link", "textbox", "searchbox", "checkbox", "radio", "switch", "combobox", "listbox", "option",
+    "menuitem", "menuitemcheckbox", "menuitemradio", "tab", "spinbutton", "slider", "treeitem", "date", "datetime",
+    "time", "color", "gridcell", "clickable",
 }  # fmt: skip
-PLACES = {"region", "list", "group", "article", "listbox", "grid", "log"}  # numbered where they have a name: drop targets
+# numbered where they have a name: things may be dropped there
+PLACES = {"region", "list", "group", "article", "listbox", "grid", "log"}
 HOLLOW = {
     "none", "generic", "presentation", "LabelText", "ListMarker", "LineBreak", "InlineTextBox", "options", "rowgroup",
 }  # fmt: skip
 CELLS = {"cell", "gridcell", "columnheader", "rowheader"}
 LEAVES = {"textbox", "searchbox", "spinbutton", "date", "datetime", "time", "color", "slider", "canvas"}
 INLINE = {"strong", "emphasis", "mark", "code", "Abbr", "superscript", "subscript", "insertion", "deletion"}
-NAME_CHARS = 120
+NAME_CHARS = 120  # of the name of an element that can be acted on
+TEXT_CHARS = 1500  # of a text or a value
 OPTIONS = 40  # of one select that are shown
 DIFF_LINES = 40
 
@@ -191,7 +193,7 @@ class _Reader:
             return self.children(node, depth)  # its name only repeats what stands in it
         if not numbered and inside is not None and (not name or name == above):
             return None
-        shown = f"- {role}" + (f" {_quote(name)}" if name else "")
+        shown = f"- {role}" + (f" {_quote(name, NAME_CHARS if numbered else TEXT_CHARS)}" if name else "")
         if numbered:
             element = Element(self.ids.of(self.document, number), number, role, name[:200])
             self.elements[element.element_id] = element
@@ -232,9 +234,9 @@ class _Reader:
             more = f" and {len(options) - OPTIONS} more" if len(options) > OPTIONS else ""
             yield "options=" + "|".join(_quote(one) for one in options[:OPTIONS]) + more
         for key, words in STATES.items():
-            if key in properties and (word := words.get(str(properties[key]).lower())):
-                if not (key == "expanded" and self.options(node)):
-                    yield word
+            word = words.get(str(properties.get(key)).lower())
+            if word and not (key == "expanded" and self.options(node)):
+                yield word
         if role == "slider":
             yield f"from {properties.get('valuemin', 0):g} to {properties.get('valuemax', 0):g}"
         if properties.get("invalid") not in (None, "false", False):
@@ -296,8 +298,8 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _quote(text: str) -> str:
-    return json.dumps(_cut(text, NAME_CHARS), ensure_ascii=False)
+def _quote(text: str, most: int = TEXT_CHARS) -> str:
+    return json.dumps(_cut(text, most), ensure_ascii=False)
 
 
 def differ(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:

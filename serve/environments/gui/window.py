@@ -1,12 +1,14 @@
 """One page in one context: what it shows, and the ways to reach into it.
 
-What it does: `Window.open` loads a task's page; `look` takes tree and screenshot; `point`, `call` reach elements; `settle`
-waits until the page is quiet. Dialogs, refused requests and windows, crashes are noticed here; what they said is in `notes`.
+What it does: `Window.open` loads a task's page; `look` takes tree and screenshot; `call` reaches elements; `settle`
+waits until the page is quiet. Dialogs, refused requests and windows, and crashes are noticed here; `take_notes` tells
+what they said.
 What it leaves out: what an action is (`actions.py`); more than one window (a second one is refused and noted).
 """
 
 import asyncio
 import base64
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -111,24 +113,20 @@ class Window:
         """Every dialog is answered with OK; a prompt with the text it proposes."""
         from playwright.async_api import Error
 
-        text = dialog.message.strip()
+        text, a = dialog.message.strip(), "an" if dialog.type == "alert" else "a"
         if dialog.type == "prompt":
             self.notes.append(f'the page asked in a prompt: "{text}" (answered "{dialog.default_value}")')
         elif dialog.type != "beforeunload":
-            self.notes.append(f'the page said in a {dialog.type} box: "{text}" (answered OK)')
-        try:
+            self.notes.append(f'the page said in {a} {dialog.type} box: "{text}" (answered OK)')
+        with contextlib.suppress(Error):  # it went with its page
             await dialog.accept(dialog.default_value if dialog.type == "prompt" else "")
-        except Error:
-            pass  # it went with its page
 
     async def _refuse(self, popup: "Page") -> None:
         from playwright.async_api import Error
 
         self.notes.append("the page wanted to open another window: that was refused")
-        try:
+        with contextlib.suppress(Error):
             await popup.close()
-        except Error:
-            pass
 
     async def send(self, method: str, **params: Any) -> dict[str, Any]:
         """One command of Chromium's DevTools protocol.

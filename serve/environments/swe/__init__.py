@@ -43,6 +43,12 @@ TOOLS: list[dict[str, Any]] = [
     },
 ]
 
+SYSTEM = """\
+You mend a Python library in the git repository /work/repo through a bash shell. Read the issue, look at the source, \
+reproduce the fault, change the source, run the tests (python3 -m pytest), then call submit. Hidden tests judge the \
+change; changes of tests and of pytest's settings do not count. The shell lives on between calls. There is no network, \
+no terminal and no input: edit files with sed, python3 or git apply, not with an editor."""
+
 SYSTEM_PLAIN = """\
 You mend a Python library in the git repository /work/repo through a bash shell. Answer with exactly one block:
 ```bash

@@ -10,7 +10,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from serve.environments.protocol import Action, Call, EnvironmentFailed, Observation, Outcome, StepResult
+from serve.environments.protocol import Action, Call, Check, EnvironmentFailed, Observation, Outcome, StepResult
 from serve.environments.sandbox import Sandbox
 from serve.environments.swe import evaluation
 from serve.environments.swe.observing import of_change, of_command, of_start
@@ -137,7 +137,8 @@ class SweEnvironment:
         try:
             patch = (await watch.take()).patch
         except NoPatch as error:
-            return Outcome.of((evaluation.Check(name="a patch can be taken", passed=False, detail=str(error)),))
+            return Outcome.of((Check(name="a patch can be taken", passed=False, detail=str(error)),))
+        await sandbox.close()  # its memory goes to the one that judges
         return await evaluation.judge(self._start, self._task.limits, self._base, self._payload, patch)
 
     async def close(self) -> None:

@@ -24,7 +24,7 @@ from serve.environments.swe.repository import Base
 from serve.environments.tasks import Limits, TaskError
 
 Start = Callable[..., Awaitable[Sandbox]]
-PACKAGES = ("pytest", "py")
+PACKAGES = ("pytest",)
 INSIDE = Path(__file__).with_name("inside.py")
 RESULT_BYTES = 8 << 20
 BEGIN_S = 60.0  # to apply the patches, besides the tests' own time
@@ -78,7 +78,7 @@ def _run_check(answer: dict[str, Any], test_s: float) -> Check:
         why = f"the tests did not end within {test_s:g} s"
     elif not answer["ended"]:
         why = "the tests' process ended before they did"
-    elif answer["wardens"] and not answer["honest"]:
+    elif not answer["honest"] and (answer["wardens"] or any(answer["passed"])):
         why = "tests that must fail passed or did not run: the patch meddles with how tests are run"
     return Check(name="the test run can be believed", passed=not why, detail=why)
 
@@ -116,8 +116,8 @@ async def run_tests(start: Start, limits: Limits, base: Base, payload: Payload, 
     if not text.startswith(token):
         raise EnvironmentFailed("the result of the tests was written by somebody else")
     answer = json.loads(text.removeprefix(token))
-    if "No module named 'pytest'" in answer.get("said", ""):
-        raise EnvironmentFailed("pytest is missing in the sandbox")
+    if answer["stage"] == "start":
+        raise EnvironmentFailed(f"pytest does not start in the sandbox: {answer['said'].strip()[-300:]}")
     return answer
 
 

@@ -143,6 +143,8 @@ def judge(told, wanted):
     """Which of the wanted tests passed, why others did not, and whether the run can be believed."""
     results, reasons, wardens, ended = {}, {}, {}, False
     for one in told:
+        if "start" in one:
+            continue
         if "end" in one:
             ended = True
         elif "warden" in one:
@@ -185,8 +187,8 @@ def main(folder):
         answer = {"stage": refused.args[0], "why": refused.args[1][:CHARS]}
     else:
         told, timed_out, said = run_tests(request)
-        answer = {"stage": "tests", **judge(told, request["wanted"]), "put_back": put_back[:20]}
-        answer |= {"timed_out": timed_out, "said": said}
+        answer = {"stage": "tests" if {"start": True} in told else "start", **judge(told, request["wanted"])}
+        answer |= {"timed_out": timed_out, "said": said, "put_back": put_back[:20]}
     Path(folder, "result").write_text(request["token"] + json.dumps(answer))
 
 
@@ -206,6 +208,7 @@ def test_process():
         while data:
             data = data[write(fd, data) :]
 
+    tell({"start": True})
     sys.path[:0] = [str(path) for path in (REPO / "src", REPO) if path.is_dir()]
     files = [file for file in told["files"] if Path(file).is_file()]
     always = ["-p", "no:cacheprovider", "--continue-on-collection-errors", "--rootdir", str(REPO), "-q", "--no-header"]
@@ -221,23 +224,24 @@ def fail_always(*_):
 
 
 def make_plugin(pytest, tell):
-    """The plugin; what it needs is held by it alone."""
+    """The plugin; what it needs is held by it alone, taken before any tested code was there."""
+    kind, choice, token_hex = pytest.Function, secrets.choice, secrets.token_hex
 
     class Plugin:
         @pytest.hookimpl(trylast=True)
         def pytest_collection_modifyitems(self, items):
             parents = {}
             for item in items:
-                if isinstance(item, pytest.Function):
+                if isinstance(item, kind):
                     parents.setdefault(item.parent.nodeid, item)
             for item in parents.values():
                 warden = self.warden(item)
                 tell({"warden": warden.nodeid})
                 places = [place for place, one in enumerate(items, 1) if one.parent is item.parent]
-                items.insert(secrets.choice(places), warden)
+                items.insert(choice(places), warden)
 
         def warden(self, item):
-            name = f"test_{secrets.token_hex(8)}"
+            name = f"test_{token_hex(8)}"
             function = fail_always
             if item.cls is not None:
                 setattr(item.cls, name, fail_always)

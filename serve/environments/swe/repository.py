@@ -34,6 +34,8 @@ CONFIG = f"""\
 \tdetachedHead = false
 """
 EXCLUDED = "__pycache__/\n*.py[co]\n.pytest_cache/\n.mypy_cache/\n.ruff_cache/\n*.egg-info/\n"  # what tools leave lying
+# a .gitattributes of the policy must not change what git reads or writes
+ATTRIBUTES = "* -working-tree-encoding -filter -ident\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,7 @@ def _packed(root: Path) -> Base:
     (root / ".git/config").write_text(CONFIG)
     (root / ".git/info").mkdir(exist_ok=True)
     (root / ".git/info/exclude").write_text(EXCLUDED)
+    (root / ".git/info/attributes").write_text(ATTRIBUTES)
     (root / ".git/index").unlink(missing_ok=True)
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:

@@ -10,7 +10,9 @@ from serve.environments.tasks import Task
 TRUE = {"name": "always", "js": "true"}
 
 
-def make_task(folder: Path, html: str, *, checks: list[dict[str, Any]] | None = None, start: str = "", **limits: Any) -> Task:
+def make_task(
+    folder: Path, html: str, *, checks: list[dict[str, Any]] | None = None, start: str = "", **limits: Any
+) -> Task:
     """A task whose page is `html`, in folder/page/index.html."""
     (folder / "page").mkdir(exist_ok=True)
     (folder / "page" / "index.html").write_text(f"<!doctype html><title>Test</title>{html}", "utf-8")

@@ -1,7 +1,6 @@
 """Every task that ships: its expert solves it, its wrong solution does not, and doing nothing passes no check."""
 
 import asyncio
-from collections.abc import Iterable
 
 import pytest
 
@@ -15,44 +14,37 @@ from serve.environments.tasks import Task
 AT_ONCE = 4
 
 
-async def play(browser: Browser, task: Task, entries: Iterable[dict]) -> Outcome:
+async def play(browser: Browser, task: Task, kind: str) -> dict[str, Outcome]:
+    """The outcomes of a solution, and of the page before it."""
     environment = GuiEnvironment(browser)
     try:
         observation = await environment.reset(task)
-        for entry in entries:
+        untouched = await environment.evaluate()
+        for entry in getattr(task, kind):
             result = await environment.step(gui.expert_action(entry, observation))
-            assert "was not done" not in result.observation.text and "nothing was done" not in result.observation.text
+            assert kind == "wrong" or "not done" not in result.observation.text.splitlines()[0]
             observation = result.observation
-        return await environment.evaluate()
+        return {f"{task.task_id} {kind}": await environment.evaluate(), f"{task.task_id} untouched": untouched}
     finally:
         await environment.close()
 
 
-async def play_all(browser: Browser, plays: dict[str, tuple[Task, Iterable[dict]]]) -> dict[str, Outcome]:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_experts_solve_wrong_solutions_do_not_and_untouched_pages_pass_no_check(browser: Browser) -> None:
     places = asyncio.Semaphore(AT_ONCE)
 
-    async def one(task: Task, entries: Iterable[dict]) -> Outcome:
+    async def one(task: Task, kind: str) -> dict[str, Outcome]:
         async with places:
-            return await play(browser, task, entries)
+            return await play(browser, task, kind)
 
-    return dict(zip(plays, await asyncio.gather(*(one(*play) for play in plays.values())), strict=True))
-
-
-@pytest.mark.asyncio(loop_scope="module")
-async def test_experts_solve_and_wrong_solutions_do_not(browser: Browser) -> None:
-    tasks = {task.task_id: task for task in gui.load()}
-    plays = {f"{name} expert": (task, task.expert) for name, task in tasks.items()}
-    plays |= {f"{name} wrong": (task, task.wrong) for name, task in tasks.items()}
-    outcomes = await play_all(browser, plays)
-    unsolved = {name: one.checks for name, one in outcomes.items() if name.endswith("expert") and one.score != 1.0}
-    fooled = {name: one.checks for name, one in outcomes.items() if name.endswith("wrong") and one.score == 1.0}
-    assert not unsolved and not fooled
-
-
-@pytest.mark.asyncio(loop_scope="module")
-async def test_an_untouched_page_passes_no_check(browser: Browser) -> None:
-    outcomes = await play_all(browser, {task.task_id: (task, ()) for task in gui.load()})
-    assert {name: one.checks for name, one in outcomes.items() if one.score > -1} == {}
+    played = await asyncio.gather(*(one(task, kind) for task in gui.load() for kind in ("expert", "wrong")))
+    outcomes = {name: outcome for some in played for name, outcome in some.items()}
+    kinds = ("expert", "wrong", "untouched")
+    of = {kind: {n: o.score for n, o in outcomes.items() if n.endswith(kind)} for kind in kinds}
+    assert {name: outcomes[name].checks for name, score in of["expert"].items() if score != 1.0} == {}
+    assert {name: outcomes[name].checks for name, score in of["wrong"].items() if score == 1.0} == {}
+    assert {name: outcomes[name].checks for name, score in of["untouched"].items() if score > -1.0} == {}
+    assert len(of["expert"]) == len(of["wrong"]) == len(of["untouched"]) == len(gui.load())
 
 
 def test_there_are_enough_tasks_of_every_kind() -> None:

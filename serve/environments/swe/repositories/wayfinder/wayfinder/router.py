@@ -61,5 +61,5 @@ class Router:
             raise BuildError(f"there is no rule {name!r}")
         rest = dict(values)
         path = rule.build(rest)
-        query = {key: value for key, value in rest.items() if value is not None}
-        return f"{path}?{urlencode(query, doseq=True)}" if query else path
+        query = urlencode({key: value for key, value in rest.items() if value is not None}, doseq=True)
+        return f"{path}?{query}" if query else path
