@@ -7,6 +7,7 @@ new one needs a line in `protocol.TRACKS` and nothing else.
 import importlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 from serve.environments.protocol import TRACKS, Action, Environment, Observation
@@ -19,6 +20,7 @@ class EnvironmentSettings:
     """What environments of a process share."""
 
     start: Callable[..., Awaitable[Sandbox]] = Sandbox.start  # how they come by a sandbox: fresh, or from spares
+    repositories: Path | None = None  # where the git repositories of SWE-bench rows lie
 
 
 class TrackModule(Protocol):

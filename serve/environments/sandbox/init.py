@@ -209,7 +209,7 @@ def end_each(find):
 
 
 class Rank:
-    """How soon the kernel ends a process where memory runs short: what is forked goes before PID 1, and before the host."""
+    """How soon the kernel ends a process where memory runs short: what is forked before PID 1, and before the host."""
 
     FIRST = b"1000"
 
@@ -503,7 +503,7 @@ class Shell:
         The empty line first: after an open quote, bash takes the next word for no keyword. A function that is named
         `builtin` would come before the real one.
         """
-        report = f"\\builtin printf '%s %d %.4096s\\0' {token} \"$__code\" \"$PWD\" >&9"
+        report = f'\\builtin printf \'%s %d %.4096s\\0\' {token} "$__code" "$PWD" >&9'
         return f'\n{{ for __code in "$?"; do \\unset -f builtin; {report}; done; }} 2>/dev/null\n'.encode()
 
     def stop(self):

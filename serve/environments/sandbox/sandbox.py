@@ -95,10 +95,7 @@ class Sandbox:
         try:
             argv = [*bubblewrap.command(limits, names, fds), bubblewrap.PYTHON, "-I", "-S", "/opt/init.pyc"]
             group = control_group.make(limits)
-            process = await asyncio.create_subprocess_exec(
-                *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-                pass_fds=tuple(fds.values()), start_new_session=True,
-            )  # fmt: skip
+            process = await _spawn(argv, tuple(fds.values()))
         except OSError as error:
             await _remove(group)
             raise SandboxDied(f"the sandbox could not be started: {error}") from error
@@ -202,13 +199,7 @@ class Sandbox:
 
     async def close(self) -> None:
         """End it and all in it. May be called twice."""
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):  # its group: what it forked may not have cut itself loose yet
-                os.killpg(self._process.pid, signal.SIGKILL)
-        for fd in range(3):  # who still holds their other ends must not hold us up
-            if (pipe := self._process._transport.get_pipe_transport(fd)) is not None:
-                pipe.close()
-        await self._process.wait()
+        await _end(self._process)
         await _remove(self._group)
 
     async def _ask_timed(self, ask: str, timeout_s: float, **fields: Any) -> dict[str, Any]:
@@ -253,6 +244,31 @@ class Sandbox:
         if struck:
             said += " the kernel killed in it for want of memory"
         return f"{said or 'without a word'} (exit code {code})"
+
+
+async def _spawn(argv: list[str], fds: tuple[int, ...]) -> asyncio.subprocess.Process:
+    """The process. asyncio can't be cancelled while it makes one (it would wait for ever), so that is waited for."""
+    made = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            pass_fds=fds, start_new_session=True,
+        )
+    )  # fmt: skip
+    try:
+        return await asyncio.shield(made)
+    except asyncio.CancelledError:
+        await _end(await made)
+        raise
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):  # its group: what it forked may not have cut itself loose yet
+            os.killpg(process.pid, signal.SIGKILL)
+    for fd in range(3):  # who still holds their other ends must not hold us up
+        if (pipe := process._transport.get_pipe_transport(fd)) is not None:
+            pipe.close()
+    await process.wait()
 
 
 async def _remove(group: control_group.Group | None) -> None:

@@ -130,7 +130,7 @@ def package_files(name: str) -> tuple[Path, ...]:
         if path is None and one == name:
             raise ValueError(f"the Python package {name!r} is not installed, so no sandbox can show it")
         if path is not None:
-            found.append(path if _readable(path) else _copied(path))
+            found.append(path if _readable(path) and _compiled(path) else _copied(path))
     return tuple(found)
 
 
@@ -152,12 +152,19 @@ def _readable(path: Path) -> bool:
     return all(parent.stat().st_mode & 0o001 for parent in path.resolve().parents) and bool(path.stat().st_mode & 0o004)
 
 
+def _compiled(path: Path) -> bool:
+    """Whether a sandbox, which can't write it, would not have to compile it at every import."""
+    return path.is_file() or not list(path.glob("*.py")) or (path / "__pycache__").is_dir()
+
+
 def _copied(path: Path) -> Path:
     def copy(fresh: Path) -> None:
-        if path.is_dir():
-            shutil.copytree(path, fresh, ignore=shutil.ignore_patterns("__pycache__", "tests"))
-        else:
+        if not path.is_dir():
             shutil.copyfile(path, fresh)
+            return
+        shutil.copytree(path, fresh, ignore=shutil.ignore_patterns("__pycache__", "tests"))
+        compiling = ["-I", "-m", "compileall", "-q", "-s", str(fresh.parent), str(fresh)]
+        subprocess.run(["/usr/bin/python3", *compiling], check=False, capture_output=True)  # a file for another Python
 
     version = f"{path}{path.stat().st_mtime_ns}"
     place = folder() / f"package-{hashlib.sha256(version.encode()).hexdigest()[:16]}"
