@@ -114,6 +114,16 @@ async def test_without_control_groups_all_other_walls_stand(monkeypatch: pytest.
         await made.close()
 
 
+async def test_control_group_only_if_asked_for() -> None:
+    for grouped in (True, False):
+        made = await Sandbox.start(Limits(), grouped=grouped)
+        try:
+            inside = (await made.run(["cat", "/proc/self/cgroup"], timeout_s=5)).stdout
+            assert (control_group.NAME in inside) is (grouped and not isinstance(control_group.usable(), str))
+        finally:
+            await made.close()
+
+
 def tree(folder: Path, controllers: str | None) -> None:
     """What version 2 shows of a group."""
     folder.mkdir(parents=True, exist_ok=True)
