@@ -22,11 +22,11 @@ def secret() -> Iterator[Path]:
         yield path
 
 
-async def test_file_of_the_host_is_not_there(box: Sandbox, secret: Path) -> None:
-    assert (await box.shell(f"cat {secret}", timeout_s=5)).exit_code == 1
+async def test_file_of_the_host_is_not_there(own_box: Sandbox, secret: Path) -> None:
+    assert (await own_box.shell(f"cat {secret}", timeout_s=5)).exit_code == 1
     with pytest.raises(FileNotFoundError):
-        await box.read(str(secret))
-    await box.write({str(secret): b"changed"})
+        await own_box.read(str(secret))
+    await own_box.write({str(secret): b"changed"})
     assert secret.read_text() == "secret"
 
 

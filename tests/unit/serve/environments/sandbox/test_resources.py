@@ -71,13 +71,13 @@ async def test_bomb_in_a_kept_python(own_box: Sandbox) -> None:
 
 
 MEMORY = {
-    "one process": "x = bytearray(200 << 20); y = bytearray(200 << 20); time.sleep(5)",
+    "one process": "x = bytearray(200 << 20); y = bytearray(200 << 20); time.sleep(1)",
     "one huge piece": "x = bytearray(2 << 30)",
-    "many processes": "for _ in range(4): os.fork()\nx = os.urandom(1 << 20) * 30; time.sleep(5)",
-    "shared memory": "x = mmap.mmap(-1, 400 << 20)\nfor i in range(0, 400 << 20, 4096): x[i] = 1\ntime.sleep(5)",
+    "many processes": "for _ in range(4): os.fork()\nx = os.urandom(1 << 20) * 30; time.sleep(1)",
+    "shared memory": "x = mmap.mmap(-1, 400 << 20)\nfor i in range(0, 400 << 20, 4096): x[i] = 1\ntime.sleep(1)",
     "shared memory of all": (
         "for _ in range(3): os.fork()\nx = mmap.mmap(-1, 100 << 20)\nfor i in range(0, 100 << 20, 4096): x[i] "
-        "= 1\ntime.sleep(5)"
+        "= 1\ntime.sleep(1)"
     ),
 }
 

@@ -160,6 +160,7 @@ async def test_frames_on_stdout_are_only_text(box: Sandbox) -> None:
 async def test_shell_that_ended_between_two_steps_is_started_again(own_box: Sandbox) -> None:
     await own_box.shell("cd /tmp", timeout_s=2)
     await own_box.run(["pkill", "-9", "-x", "bash"], timeout_s=2)
+    await asyncio.sleep(0.1)  # until it has died of it
     result = await own_box.shell("echo here; pwd", timeout_s=2)
     assert (result.stdout, result.exit_code, result.cwd) == ("here\n/tmp\n", 0, "/tmp")
 
