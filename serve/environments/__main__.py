@@ -52,7 +52,7 @@ def play(name: str, task_id: str) -> None:
     from serve.environments.play import play as play_task
 
     task = find_task(name, task_id)
-    run = _run(lambda: play_task(task, console))
+    run = asyncio.run(play_task(task, console))
     sys.exit(0 if run.episode.status != "error" else 1)
 
 
@@ -118,16 +118,9 @@ def run_model(
     key = os.environ.get(api_key_env)
     if not key:
         raise ValueError(f"{api_key_env} is not set: put the API's key there, or name another with --api-key-env")
-    tasks = _chosen(name, **choice)
-
-    async def with_model(play_jobs: Callable[[Any], Awaitable[list[EpisodeRun]]]) -> list[EpisodeRun]:
-        policy = ModelPolicy(base_url, key, model, temperature=temperature, max_tokens=max_tokens)
-        try:
-            return await play_jobs([Job(task, policy) for task in tasks for _ in range(samples)])
-        finally:
-            await policy.close()
-
-    runs = _play([None] * len(tasks) * samples, form, at_once, with_model)
+    policy = ModelPolicy(base_url, key, model, temperature=temperature, max_tokens=max_tokens)
+    jobs = [Job(task, policy) for task in _chosen(name, **choice) for _ in range(samples)]
+    runs = _play(jobs, form, at_once, policy.close)
     _report(runs, [run for run in runs if run.outcome is None], "evaluated", "an episode ended as an error")
 
 
@@ -169,29 +162,31 @@ def bench(what: str, as_json: bool, episodes: int | None) -> None:
     """Measure: latency of a lease; experts a second; what 1,000 episodes leave behind; kills in 200 episodes."""
     from serve.environments.bench import MEASURES, show
 
-    result = _run(lambda: MEASURES[what](console, **({"episodes": episodes} if episodes else {})))
+    result = asyncio.run(MEASURES[what](console, **({"episodes": episodes} if episodes else {})))
     show(console, result, as_json)
     sys.exit(0 if result.get("good", True) else 1)
 
 
-def _run(work: Callable[[], Awaitable[Any]]) -> Any:
-    return asyncio.run(work())
+async def _nothing() -> None:
+    """What is to be done after episodes of scripts."""
 
 
 def _play(
-    jobs: Sequence[Any], form: str, at_once: int,
-    around: Callable[[Callable[[Any], Awaitable[list[EpisodeRun]]]], Awaitable[list[EpisodeRun]]] | None = None,
-) -> list[EpisodeRun]:  # fmt: skip
+    jobs: Sequence[Job], form: str, at_once: int, after: Callable[[], Awaitable[None]] = _nothing
+) -> list[EpisodeRun]:
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("episodes", total=len(jobs))
 
-        async def play_jobs(given: Sequence[Job]) -> list[EpisodeRun]:
-            return await play_all(
-                given, at_once=at_once, settings=EpisodeSettings(form=form),
-                on_end=lambda run: progress.advance(bar),
-            )  # fmt: skip
+        async def play_jobs() -> list[EpisodeRun]:
+            try:
+                return await play_all(
+                    jobs, at_once=at_once, settings=EpisodeSettings(form=form),
+                    on_end=lambda run: progress.advance(bar),
+                )  # fmt: skip
+            finally:
+                await after()
 
-        return _run(lambda: play_jobs(jobs) if around is None else around(play_jobs))
+        return asyncio.run(play_jobs())
 
 
 def _report(runs: Sequence[EpisodeRun], bad: Sequence[EpisodeRun], good_word: str, complaint: str) -> None:

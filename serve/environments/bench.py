@@ -25,7 +25,7 @@ from rich.table import Table
 from serve.environments.catalog import track
 from serve.environments.episode import EpisodeRun
 from serve.environments.policies import ScriptedPolicy
-from serve.environments.pool import Pool, PooledEnvironment, PoolSettings
+from serve.environments.pool import Pool, PoolSettings
 from serve.environments.runs import Job, play_all
 from serve.environments.tasks import Task
 
@@ -230,6 +230,3 @@ def show(console: Console, result: dict[str, Any], as_json: bool) -> None:
         if name != "rows":
             table.add_row(name, str(value))
     console.print(table)
-
-
-__all__ = ["MEASURES", "Pool", "PooledEnvironment", "show"]

@@ -6,10 +6,10 @@ from typing import Any
 
 import aiohttp
 
+from serve.environments.errors import ERRORS
 from serve.environments.leases import LATE_S, LeaseTerms
 from serve.environments.protocol import Action, EnvironmentFailed, Observation, Outcome, StepResult
 from serve.environments.tasks import Task
-from serve.environments.worker import ERRORS
 
 TRIES = 4  # of one request while the connection fails; a step is idempotent by its index
 WAIT_S = 0.5  # between them, doubled each time

@@ -17,11 +17,11 @@ from typing import Any
 
 from aiohttp import web
 
-from serve.environments.leases import LeaseLost, LeaseTable, LeaseTerms
+from serve.environments.errors import error_name
+from serve.environments.leases import LeaseLost, LeaseTable, LeaseTerms, NoRoom
 from serve.environments.protocol import TRACKS, Action, Environment, EnvironmentFailed
 from serve.environments.sandbox import SandboxUnavailable
 from serve.environments.tasks import Task, TaskError
-from serve.environments.worker import error_name
 from storage.records import new_id
 
 STATUS: dict[type[Exception], int] = {
@@ -101,7 +101,7 @@ class _Routes:
 
     async def metrics(self, _: web.Request) -> web.Response:
         lines = [f"clawrl_environment_{name}_total {count}" for name, count in self._table.counts.items()]
-        lines += [f"clawrl_environment_leases {len(self._table.live())}", f"clawrl_environment_places {self._capacity}"]
+        lines += [f"clawrl_environment_leases {len(self._table)}", f"clawrl_environment_places {self._capacity}"]
         return web.Response(text="\n".join(lines) + "\n")
 
     async def open(self, request: web.Request) -> web.Response:
@@ -111,12 +111,13 @@ class _Routes:
             raise ValueError(f"track: {track!r} is not served here: {', '.join(self._tracks)} are")
         given = {name: body[name] for name in ("deadline_s", "heartbeat_s") if name in body}
         terms = LeaseTerms(**given)
-        if len(self._table.live()) >= self._capacity:
+        lease_id = new_id()
+        try:
+            await self._table.open(lease_id, track, terms)
+        except NoRoom:
             full = _error(503, "pool_full", f"all {self._capacity} places are taken: ask again")
             full.headers["Retry-After"] = "1"
             return full
-        lease_id = new_id()
-        await self._table.open(lease_id, track, terms)
         return web.json_response({"lease_id": lease_id, **asdict(terms)}, status=201)
 
     async def reset(self, request: web.Request) -> web.Response:

@@ -31,6 +31,10 @@ class LeaseLost(EnvironmentFailed):
     """The lease is over: the reason says why."""
 
 
+class NoRoom(LeaseLost):
+    """Every place is taken: it may be asked for again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTerms:
     """How long a lease lasts."""
@@ -83,14 +87,15 @@ class LeaseTable:
         """Begin a lease. Opening one that is open already changes nothing.
 
         Raises:
-            LeaseLost: it was open before and has ended, or there is no room.
+            LeaseLost: it was open before and has ended.
+            NoRoom: every place is taken.
         """
         if lease_id in self._leases:
             return
         if lease_id in self._ended:
             raise LeaseLost(f"lease {lease_id} has ended: {self._ended[lease_id]}")
         if len(self._leases) >= self._capacity:
-            raise LeaseLost(f"no room for lease {lease_id}: all {self._capacity} places are taken")
+            raise NoRoom(f"no room for lease {lease_id}: all {self._capacity} places are taken")
         now = self._now()
         self._leases[lease_id] = _Lease(lease_id, track, terms, self._make(track), now, now)
         self.counts["opened"] += 1
@@ -173,6 +178,9 @@ class LeaseTable:
             self.counts["reaped"] += 1
             self._end(lease_id, why)
         return list(over)
+
+    def __len__(self) -> int:
+        return len(self._leases)
 
     def live(self) -> dict[str, dict[str, Any]]:
         """Each lease's state, for people and for the pool."""

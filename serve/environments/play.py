@@ -7,6 +7,7 @@ model's plain answer would be. `done` or `submit` ends the episode, as the track
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -29,22 +30,19 @@ from storage.records import new_id
 CALL = re.compile(r"(\w+)\s*(\{.*\})\s*$", re.DOTALL)
 
 
-class EndOfInput(PolicyFailed):
-    """The person is gone."""
-
-
 @dataclass
 class Person:
     """Asks at the keyboard."""
 
     console: Console
     pictures: int = 0
+    gone: bool = False  # end of input
 
     async def act(self, request: PolicyRequest) -> PolicyAnswer:
         """Show what is seen, and read an action.
 
         Raises:
-            EndOfInput: end of file.
+            PolicyFailed: end of file.
         """
         if request.index == 0:
             self.console.print(f"[bold]{escape(request.task.instruction)}[/bold]\n")
@@ -58,8 +56,7 @@ class Person:
         for image in request.observation.images:
             self.pictures += 1
             name = f"screen-{self.pictures}.png"
-            with open(name, "wb") as file:  # noqa: PTH123
-                file.write(image)
+            Path(name).write_bytes(image)
             self.console.print(f"[dim](the screen is in {name})[/dim]")
 
     def _read(self, name: str) -> str:
@@ -69,7 +66,8 @@ class Person:
                 while lines[-1].strip() != "```" or len(lines) == 1:
                     lines.append(self.console.input("... "))
         except EOFError:
-            raise EndOfInput("end of input") from None
+            self.gone = True
+            raise PolicyFailed("end of input") from None
         return "\n".join(lines)
 
 
@@ -94,7 +92,7 @@ async def play(task: Task, console: Console) -> EpisodeRun:
     person = Person(console)
     async with local(task.track) as environment:
         run = await run_episode(environment, task, person, episode_id=new_id(), settings=EpisodeSettings())
-        if run.episode.status == "error" and "end of input" in (run.episode.reason or ""):
+        if person.gone:
             outcome = await environment.evaluate()
             console.print("\n(end of input: evaluated as it is)")
         else:

@@ -22,11 +22,12 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from serve.environments.catalog import track as find_track
+from serve.environments.errors import ERRORS
 from serve.environments.fair_queue import FairQueue
 from serve.environments.leases import CLOSE_S, LATE_S, LeaseTerms
 from serve.environments.protocol import Action, EnvironmentFailed, Observation, Outcome, StepResult
 from serve.environments.tasks import Task
-from serve.environments.worker import ERRORS, EnvironmentWorker
+from serve.environments.worker import EnvironmentWorker
 from storage.records import new_id
 
 PING_S = 1.0

@@ -1,7 +1,6 @@
 """A Ray actor that holds environments: a `LeaseTable`, its spare sandboxes, its browser.
 
-What it leaves out: which lease goes to which worker (`pool.py`). Errors cross as plain tuples: an exception through Ray
-would carry a traceback into the episode's reason.
+What it leaves out: which lease goes to which worker (`pool.py`). Errors cross as plain tuples, by name (`errors.py`).
 """
 
 import asyncio
@@ -12,25 +11,10 @@ import psutil
 import ray
 
 from serve.environments.catalog import EnvironmentSettings, track
-from serve.environments.leases import LeaseLost, LeaseTable, LeaseTerms
+from serve.environments.errors import error_name
+from serve.environments.leases import LeaseTable
 from serve.environments.protocol import Environment, EnvironmentFailed
-from serve.environments.sandbox import SandboxUnavailable
 from serve.environments.spares import Spares
-from serve.environments.tasks import TaskError
-
-# by these names errors cross to the holder of a lease (`pool.py`, `http_client.py`)
-ERRORS: dict[str, type[Exception]] = {
-    "lease_lost": LeaseLost,
-    "sandbox_unavailable": SandboxUnavailable,
-    "environment_failed": EnvironmentFailed,
-    "invalid_task": TaskError,
-    "invalid_request": ValueError,
-}
-
-
-def error_name(error: Exception) -> str:
-    """The name under which an error crosses."""
-    return next(name for name, kind in ERRORS.items() if isinstance(error, kind))
 
 
 @ray.remote(num_cpus=0, max_concurrency=1000)
@@ -80,6 +64,3 @@ class EnvironmentWorker:
             from serve.environments.gui.browser import shared
 
             await shared().close()
-
-
-__all__ = ["ERRORS", "EnvironmentWorker", "LeaseTerms", "error_name"]

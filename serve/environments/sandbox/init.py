@@ -461,16 +461,35 @@ def run(host, limits, argv, stdin, env, cwd, timeout_s, chars):
         close(out, err)
 
 
-class Shell:
+class Lasting:
+    """A process that lives on between requests: its id, None where there is none, and our ends of its pipes."""
+
+    PIPES = ()  # names of the attributes that hold them
+
+    def __init__(self, limits):
+        self.limits = limits
+        self.pid = None
+
+    def stop(self):
+        if self.pid is None:
+            return
+        end([self.pid])
+        while REAPER.take(self.pid) is None:
+            time.sleep(0.001)
+        close(*(getattr(self, name) for name in self.PIPES))
+        self.pid = None
+
+
+class Shell(Lasting):
     """A bash that lives on between steps: interactive, so that an interrupt ends a command and not the shell."""
 
+    PIPES = ("stdin", "out", "err", "status")
     ARGV = ("/usr/bin/bash", "--norc", "--noprofile", "--noediting", "+m", "+H", "-i")
     EVAL = b'\\builtin eval "$(</dev/fd/8)" </dev/null 8<&- 9>&-\n'
 
     def __init__(self, host, limits):
+        super().__init__(limits)
         self.host = host
-        self.limits = limits
-        self.pid = None
         self.cwd = WORK
         self.script = host.script
 
@@ -505,15 +524,6 @@ class Shell:
         """
         report = f'\\builtin printf \'%s %d %.4096s\\0\' {token} "$__code" "$PWD" >&9'
         return f'\n{{ for __code in "$?"; do \\unset -f builtin; {report}; done; }} 2>/dev/null\n'.encode()
-
-    def stop(self):
-        if self.pid is None:
-            return
-        end([self.pid])
-        while REAPER.take(self.pid) is None:
-            time.sleep(0.001)
-        close(self.stdin, self.out, self.err, self.status)
-        self.pid = None
 
     def run(self, host, command, timeout_s, chars):
         """One command; its exit code is None where it was ended."""
@@ -616,18 +626,18 @@ def ticks_now():
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
-class Python:
+class Python(Lasting):
     """A Python that is forked from this warm process: one that keeps its names, or one for each piece of code.
 
     The fork has a copy of this process's memory. Once that held what the host alone is to know (files it wrote,
     commands it ran), a Python is started anew instead.
     """
 
+    PIPES = ("requests", "out", "err", "results")
     ANEW = ("/usr/bin/python3", "-I", "-S", "/opt/init.pyc", "serve")
 
     def __init__(self, limits):
-        self.limits = limits
-        self.pid = None
+        super().__init__(limits)
         self.count = 0
         self.told = False  # this process knows what its forks must not
 
@@ -660,15 +670,6 @@ class Python:
         import traceback  # noqa: F401
 
         return fork()
-
-    def stop(self):
-        if self.pid is None:
-            return
-        end([self.pid])
-        while REAPER.take(self.pid) is None:
-            time.sleep(0.001)
-        close(self.requests, self.out, self.err, self.results)
-        self.pid = None
 
     def run(self, host, code, keep, timeout_s, chars):
         """One piece of code: what it printed, its last expression's repr, its traceback."""

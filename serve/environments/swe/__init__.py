@@ -5,11 +5,12 @@ What it does: gathers what a track consists of. What it leaves out: rows of othe
 
 from typing import Any
 
-from serve.environments.protocol import Action, Call, Observation
+from serve.environments.protocol import Action, Observation
 from serve.environments.swe.environment import SweEnvironment
 from serve.environments.swe.plain import parse_plain, plain_text
 from serve.environments.swe.shipped import LIMITS, load
 from serve.environments.tasks import Task
+from serve.environments.terminal.calls import entry_action
 
 __all__ = [
     "LIMITS", "SYSTEM", "SYSTEM_PLAIN", "TOOLS", "SweEnvironment", "expert_action", "load", "make", "parse_plain",
@@ -75,8 +76,4 @@ def expert_action(entry: Any, observation: Observation) -> Action:
     Raises:
         ValueError: it is no text.
     """
-    if not isinstance(entry, str) or not entry.strip():
-        raise ValueError(f"{entry!r}: an entry of a SWE task is a bash command, or submit")
-    if entry == "submit":
-        return Action(text="", calls=(Call(name="submit", arguments={}),))
-    return Action(text="", calls=(Call(name="bash", arguments={"command": entry}),))
+    return entry_action(entry, "submit", "SWE")

@@ -10,7 +10,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from serve.environments.protocol import Action, Call, Check, EnvironmentFailed, Observation, Outcome, StepResult
+from serve.environments.protocol import Action, Check, EnvironmentFailed, Observation, Outcome, StepResult
 from serve.environments.sandbox import Sandbox
 from serve.environments.swe import evaluation
 from serve.environments.swe.observing import of_change, of_command, of_start
@@ -19,6 +19,7 @@ from serve.environments.swe.payload import Payload, of_task
 from serve.environments.swe.repository import Base, at_commit, shipped
 from serve.environments.swe.rows import find_repository
 from serve.environments.tasks import Task, TaskError
+from serve.environments.terminal.calls import fault_of
 
 ENTER_S = 10.0
 
@@ -80,7 +81,7 @@ class SweEnvironment:
             EnvironmentFailed: the sandbox ended.
         """
         sandbox, watch = self._running()
-        if fault := action.fault or fault_of(action.calls):
+        if fault := action.fault or fault_of(action.calls, "submit", "the repository is mended", ("command",)):
             return StepResult(observation=Observation(text=fault, facts={"fault": fault, "cwd": self._cwd}), done=False)
         texts: list[str] = []
         facts: dict[str, Any] = {"exit_code": None, "cwd": self._cwd, "diff_changed": False}
@@ -151,22 +152,3 @@ class SweEnvironment:
         if self._sandbox is None or self._watch is None:
             raise EnvironmentFailed("no episode runs here: reset comes first")
         return self._sandbox, self._watch
-
-
-def fault_of(calls: tuple[Call, ...]) -> str | None:
-    """What is wrong with these calls, said so that it can be mended; None where nothing is."""
-    if not calls:
-        return "No command was given: call bash with a command, or submit when the repository is mended."
-    for call in calls:
-        if call.name == "submit":
-            continue
-        if call.name != "bash":
-            return f"There is no tool {call.name[:80]!r}: there are bash and submit. Nothing was run."
-        command = call.arguments.get("command")
-        if not isinstance(command, str) or not command.strip():
-            return f"bash needs command, a text: {str(command)[:80]!r} is none. Nothing was run."
-        if "\0" in command:
-            return "The command holds a zero byte, which bash can't read. Nothing was run."
-        if unknown := sorted(set(call.arguments) - {"command"}):
-            return f"bash takes command, not {unknown[0][:80]!r}. Nothing was run."
-    return None

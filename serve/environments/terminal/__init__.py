@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from serve.environments.catalog import EnvironmentSettings
-from serve.environments.protocol import Action, Call, Observation
+from serve.environments.protocol import Action, Observation
 from serve.environments.tasks import Limits, Task, check_all, load_toml
+from serve.environments.terminal.calls import entry_action
 from serve.environments.terminal.environment import TerminalEnvironment
 from serve.environments.terminal.payload import read_payload
 from serve.environments.terminal.plain import parse_plain, plain_text
@@ -95,8 +96,4 @@ def expert_action(entry: Any, observation: Observation) -> Action:
     Raises:
         ValueError: it is no text.
     """
-    if not isinstance(entry, str) or not entry.strip():
-        raise ValueError(f"{entry!r}: an entry of a terminal task is a bash command, or done")
-    if entry == "done":
-        return Action(text="", calls=(Call(name="done", arguments={}),))
-    return Action(text="", calls=(Call(name="bash", arguments={"command": entry}),))
+    return entry_action(entry, "done", "terminal")

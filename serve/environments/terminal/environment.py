@@ -9,15 +9,16 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from serve.environments.protocol import Action, Call, EnvironmentFailed, Observation, Outcome, StepResult
+from serve.environments.protocol import Action, EnvironmentFailed, Observation, Outcome, StepResult
 from serve.environments.sandbox import CommandResult, Sandbox
 from serve.environments.tasks import Task, TaskError
 from serve.environments.terminal import evaluation, observing, verdicts
+from serve.environments.terminal.calls import fault_of
 from serve.environments.terminal.payload import SETUP_S, contents, read_payload
 
 WORK = "/work"
+TAKES = ("command", "timeout_s")  # of bash
 LEAST_S = 0.05  # a command that would get less is not begun
-NO_COMMAND = "No command was given: call bash with a command, or done when the task is finished."
 LIST = """\
 shopt -s dotglob nullglob
 all=(*)
@@ -93,7 +94,7 @@ class TerminalEnvironment:
             EnvironmentFailed: the sandbox ended.
         """
         sandbox, limits = self._running(), self._task.limits
-        if fault := action.fault or _fault(action.calls):
+        if fault := action.fault or fault_of(action.calls, "done", "the task is finished", TAKES):
             return StepResult(observation=Observation(text=fault, facts={"fault": fault, "cwd": self._cwd}), done=False)
         until, texts = time.monotonic() + limits.step_s, []
         facts: dict[str, Any] = {"cwd": self._cwd}
@@ -151,25 +152,3 @@ class TerminalEnvironment:
         if self._sandbox is None:
             raise EnvironmentFailed("no episode runs here: reset comes first")
         return self._sandbox
-
-
-def _fault(calls: tuple[Call, ...]) -> str | None:
-    """What is wrong with these calls, said so that it can be mended; None where nothing is."""
-    if not calls:
-        return NO_COMMAND
-    for call in calls:
-        if call.name == "done":
-            continue
-        if call.name != "bash":
-            return f"There is no tool {call.name[:80]!r}: there are bash and done. Nothing was run."
-        command = call.arguments.get("command")
-        if not isinstance(command, str) or not command.strip():
-            return f"bash needs command, a text: {str(command)[:80]!r} is none. Nothing was run."
-        if "\0" in command:
-            return "The command holds a zero byte, which bash can't read. Nothing was run."
-        if unknown := sorted(set(call.arguments) - {"command", "timeout_s"}):
-            return f"bash takes command and timeout_s, not {unknown[0][:80]!r}. Nothing was run."
-        time_s = call.arguments.get("timeout_s", 1)
-        if isinstance(time_s, bool) or not isinstance(time_s, int | float) or not 0 < time_s < 1e9:
-            return f"timeout_s is {str(time_s)[:80]!r}: a number of seconds above 0 is needed. Nothing was run."
-    return None

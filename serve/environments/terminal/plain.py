@@ -11,39 +11,43 @@ import re
 
 from serve.environments.protocol import Action, Call
 
-RIGHT = "Answer with one block:\n```bash\nls\n```\nor with the single word DONE when the task is finished."
+RIGHT = "Answer with one block:\n```bash\nls\n```\nor with the single word {word} when the task is finished."
+BOTH = "The answer has both a block and {word}: look at what the command gives, and say {word} after it."
 LANGUAGES = ("", "bash", "sh", "shell", "console", "zsh")
 _FENCE = re.compile(r" {0,3}(`{3,})([^`]*)$")
 _DONE = re.compile(r"[\W_]*done[\W_]*", re.IGNORECASE)
 
 
-def parse_plain(text: str) -> Action:
-    """The action of an answer; `fault` says what is wrong with one that can't be read."""
-    answer = text
+def answer_of(text: str) -> str:
+    """A text without the reasoning before it."""
     if text.lstrip().startswith("<think>") and "</think>" in text:
-        answer = text.partition("</think>")[2]
+        return text.partition("</think>")[2]
+    return text
+
+
+def parse_plain(text: str, word: str = "DONE") -> Action:
+    """The action of an answer; `fault` says what is wrong with one that can't be read, and calls DONE `word`."""
+    answer = answer_of(text)
     blocks, outside, closed = _blocks(answer)
     lines = [line for line in outside if line.strip()]
     done = bool(lines) and bool(_DONE.fullmatch(lines[-1]))
     if not blocks and done:
         return Action(text=text, calls=(Call(name="done", arguments={}),))
     if not answer.strip():
-        return _fault(text, "The answer is empty.")
+        return fault(text, "The answer is empty.", word)
     if not blocks:
-        return _fault(text, "The answer has no ```bash block.")
+        return fault(text, "The answer has no ```bash block.", word)
     if not closed:
-        return _fault(text, "The block has no end: a line ``` is missing after the command.")
+        return fault(text, "The block has no end: a line ``` is missing after the command.", word)
     if len(blocks) > 1:
-        return _fault(text, f"The answer has {len(blocks)} blocks; only one command block an answer is read.")
+        return fault(text, f"The answer has {len(blocks)} blocks; only one command block an answer is read.", word)
     language, command = blocks[0]
     if language not in LANGUAGES:
-        return _fault(text, f"The block is marked {language[:20]!r}: only bash is run.")
+        return fault(text, f"The block is marked {language[:20]!r}: only bash is run.", word)
     if not command.strip():
-        return _fault(text, "The block is empty.")
+        return fault(text, "The block is empty.", word)
     if done:
-        return _fault(
-            text, "The answer has both a block and DONE: look at what the command gives, and say DONE after it."
-        )
+        return fault(text, BOTH.format(word=word), word)
     return Action(text=text, calls=(Call(name="bash", arguments={"command": command}),))
 
 
@@ -62,8 +66,9 @@ def plain_text(action: Action) -> str:
     return f"{fence}bash\n{command}\n{fence}"
 
 
-def _fault(text: str, what: str) -> Action:
-    return Action(text=text, fault=f"{what} {RIGHT}")
+def fault(text: str, what: str, word: str) -> Action:
+    """An answer that can't be read: what is wrong with it, and the right form."""
+    return Action(text=text, fault=f"{what} {RIGHT.format(word=word)}")
 
 
 def _blocks(text: str) -> tuple[list[tuple[str, str]], list[str], bool]:

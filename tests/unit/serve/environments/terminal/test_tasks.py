@@ -1,39 +1,10 @@
 """The shipped tasks: every expert solves, no wrong solution does."""
 
-import asyncio
 from collections import Counter
 
-from serve.environments.protocol import Outcome
-from serve.environments.tasks import Task
-from serve.environments.terminal import TerminalEnvironment, expert_action, load, parse_plain, plain_text
-
-AT_ONCE = 3
-
-
-async def play(task: Task, entries, plain: bool) -> tuple[Outcome, list[str]]:
-    environment = TerminalEnvironment()
-    try:
-        seen = await environment.reset(task)
-        texts = [seen.text]
-        for number, entry in enumerate(entries, 1):
-            action = expert_action(entry, seen)
-            result = await environment.step(parse_plain(plain_text(action)) if plain else action)
-            seen = result.observation
-            texts.append(seen.text)
-            assert result.done == (number == len(entries)), (task.task_id, texts)
-        return await environment.evaluate(), texts
-    finally:
-        await environment.close()
-
-
-async def all_of(one) -> list:
-    places = asyncio.Semaphore(AT_ONCE)
-
-    async def bounded(task: Task):
-        async with places:
-            return task, await one(task)
-
-    return await asyncio.gather(*(bounded(task) for task in load()))
+from serve.environments import terminal
+from serve.environments.terminal import expert_action, load, parse_plain, plain_text
+from tests.unit.serve.environments.playing import all_of, play
 
 
 def test_there_are_enough_and_of_every_kind():
@@ -48,18 +19,18 @@ def test_there_are_enough_and_of_every_kind():
 
 
 async def test_every_expert_solves():
-    for task, (outcome, texts) in await all_of(lambda task: play(task, task.expert, plain=False)):
+    for task, (outcome, texts) in await all_of(terminal, lambda task: play(terminal, task, task.expert, plain=False)):
         assert outcome.score == 1.0, (task.task_id, texts, outcome)
 
 
 async def test_no_wrong_solution_does():
-    for task, (outcome, texts) in await all_of(lambda task: play(task, task.wrong, plain=True)):
+    for task, (outcome, texts) in await all_of(terminal, lambda task: play(terminal, task, task.wrong, plain=True)):
         assert outcome.score < 1, (task.task_id, texts)
         assert not outcome.solved and any(check.detail for check in outcome.checks if not check.passed)
 
 
 async def test_doing_nothing_solves_nothing():
-    for task, (outcome, _) in await all_of(lambda task: play(task, ["done"], plain=True)):
+    for task, (outcome, _) in await all_of(terminal, lambda task: play(terminal, task, ["done"], plain=True)):
         assert outcome.score == -1, (task.task_id, outcome)
 
 

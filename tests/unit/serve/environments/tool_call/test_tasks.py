@@ -1,45 +1,17 @@
 """The shipped tasks: every expert solves, every wrong solution does not."""
 
-import asyncio
 import subprocess
 import sys
 from collections import Counter
 
 import pytest
 
-from serve.environments.protocol import Outcome
-from serve.environments.tasks import Task
-from serve.environments.tool_call import ToolCallEnvironment, expert_action, load, parse_plain, plain_text
+from serve.environments import tool_call
+from serve.environments.tool_call import load
 from serve.environments.tool_call.answers import check_answer, unfit
 from serve.environments.tool_call.labels import require_label
 from serve.environments.tool_call.spec import ToolTask
-
-AT_ONCE = 3
-
-
-async def play(task: Task, entries, plain: bool) -> tuple[Outcome, list[str]]:
-    environment = ToolCallEnvironment()
-    try:
-        seen, texts = await environment.reset(task), []
-        for number, entry in enumerate(entries, 1):
-            action = expert_action(entry, seen)
-            result = await environment.step(parse_plain(plain_text(action)) if plain else action)
-            seen = result.observation
-            texts.append(seen.text)
-            assert result.done == (number == len(entries)), (task.task_id, texts)
-        return await environment.evaluate(), texts
-    finally:
-        await environment.close()
-
-
-async def all_of(one) -> list:
-    places = asyncio.Semaphore(AT_ONCE)
-
-    async def bounded(task: Task):
-        async with places:
-            return task, await one(task)
-
-    return await asyncio.gather(*(bounded(task) for task in load()))
+from tests.unit.serve.environments.playing import all_of, play
 
 
 def test_there_are_enough_and_of_every_kind():
@@ -60,19 +32,19 @@ def test_no_instruction_is_there_twice():
 
 @pytest.mark.parametrize("plain", [False, True])
 async def test_every_expert_solves(plain):
-    for task, (outcome, texts) in await all_of(lambda task: play(task, task.expert, plain)):
+    for task, (outcome, texts) in await all_of(tool_call, lambda task: play(tool_call, task, task.expert, plain)):
         assert outcome.score == 1.0 and outcome.solved, (task.task_id, outcome, texts)
 
 
 async def test_every_wrong_solution_does_not():
-    for task, (outcome, texts) in await all_of(lambda task: play(task, task.wrong, False)):
+    for task, (outcome, texts) in await all_of(tool_call, lambda task: play(tool_call, task, task.wrong, False)):
         assert outcome.score < 1.0 and not outcome.solved, (task.task_id, outcome, texts)
 
 
 async def test_doing_nothing_and_answering_at_once_does_not_solve_what_needs_calls():
     for task in load():
         if task.payload["kind"] == "call" or task.payload.get("state_check"):
-            outcome, _ = await play(task, [task.expert[-1]], False)
+            outcome, _ = await play(tool_call, task, [task.expert[-1]], False)
             assert outcome.score < 1.0, task.task_id
 
 
