@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from serve.engine_client import EngineClient, EngineDown
+from serve.engine_client import KEEP_ALIVE_S, EngineClient, EngineDown
 from serve.sglang_cpu import PARENT
 
 HERE = Path(__file__).resolve().parent.parent  # the folder that holds the packages
@@ -74,6 +74,8 @@ class EngineSettings:
         found[PARENT] = str(os.getpid())
         found["HF_HUB_OFFLINE"] = "1"
         found["SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"] = "0"
+        # longer than the client keeps one idle: else a request can meet a connection that the server has just closed
+        found["SGLANG_TIMEOUT_KEEP_ALIVE"] = str(4 * int(KEEP_ALIVE_S))
         if self.device == "cpu":
             found |= {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": str(self.threads)}
         return found

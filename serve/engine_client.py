@@ -17,6 +17,8 @@ import orjson
 
 from storage.records import VersionSpan
 
+KEEP_ALIVE_S = 30.0  # an idle connection is used again for so long; a server must hold it for longer
+
 
 class EngineError(Exception):
     """The engine answered that it can't: `status` is what an HTTP server would say."""
@@ -84,7 +86,7 @@ class EngineClient:
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30), timeout=self._timeout
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S), timeout=self._timeout
             )
         return self._session
 

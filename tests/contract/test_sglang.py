@@ -173,6 +173,12 @@ async def test_the_end_of_the_answer_is_a_sampled_token(served: Served) -> None:
     assert chunks[-1].finish == "stop" and chunks[-1].ids == (served.gateway.renderer.eos_ids[0],)
 
 
+async def test_an_idle_connection_is_still_good_when_the_loop_was_busy_meanwhile(served: Served) -> None:
+    assert (await collect(served.client, served.prompt, "before", max_new_tokens=3))[-1].finish
+    time.sleep(6.5)  # noqa: ASYNC251: no task of ours runs, so that nobody sees the server hang up; its default is 5 s
+    assert (await collect(served.client, served.prompt, "after", max_new_tokens=3))[-1].finish
+
+
 async def test_abort_ends_one_answer_only(served: Served) -> None:
     one = asyncio.create_task(collect(served.client, served.prompt, "one", max_new_tokens=400, ignore_eos=True))
     two = asyncio.create_task(collect(served.client, served.prompt, "two", max_new_tokens=20, ignore_eos=True))
