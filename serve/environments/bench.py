@@ -22,12 +22,17 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from serve.environments.catalog import track
+from serve.environments.catalog import EnvironmentSettings, track
 from serve.environments.episode import EpisodeRun
+from serve.environments.gui.browser import shared
+from serve.environments.leases import LeaseTable, LeaseTerms
 from serve.environments.policies import ScriptedPolicy
 from serve.environments.pool import Pool, PoolSettings
+from serve.environments.protocol import Action, Observation
 from serve.environments.runs import Job, play_all
+from serve.environments.spares import Spares
 from serve.environments.tasks import Task
+from storage.records import new_id
 
 Measure = Callable[..., Awaitable[dict[str, Any]]]
 AT_ONCE = 16
@@ -65,29 +70,57 @@ def _first_task(name: str) -> Task:
     return tasks[0]
 
 
-async def _one(pool: Pool, task: Task) -> float:
-    """Seconds of lease + reset + step + close."""
-    began = time.perf_counter()
+Episode = Callable[[Task], Awaitable[None]]
+
+
+async def _through(pool: Pool, task: Task) -> None:
+    """Lease + reset + step + close through the pool: four calls of Ray."""
     async with pool.lease(task.track) as environment:
         seen = await environment.reset(task)
-        await environment.step(track(task.track).expert_action(task.expert[0], seen))
-    return time.perf_counter() - began
+        await environment.step(_first_action(task, seen))
+
+
+async def _beside(table: LeaseTable, task: Task) -> None:
+    """The same on leases of this process, as a worker and the HTTP server hold them."""
+    lease = new_id()
+    await table.open(lease, task.track, LeaseTerms())
+    seen = await table.reset(lease, task)
+    await table.step(lease, 0, _first_action(task, seen))
+    await table.close(lease)
+
+
+def _first_action(task: Task, seen: Observation) -> Action:
+    return track(task.track).expert_action(task.expert[0], seen)
+
+
+async def _times(console: Console, where: str, episode: Episode, episodes: int) -> list[dict[str, Any]]:
+    """Back to back, which soon uses up the spares; and with half a second between, as when a model thinks."""
+    rows = []
+    for name in ("terminal", "tool_call", "gui"):
+        task = _first_task(name)
+        await episode(task)
+        for pause_s, how in ((0.0, "back to back"), (0.5, "warm, 0.5 s between")):
+            times = []
+            for _ in range(episodes if name != "gui" else max(5, episodes // 3)):
+                await asyncio.sleep(pause_s)
+                began = time.perf_counter()
+                await episode(task)
+                times.append(time.perf_counter() - began)
+            rows.append({"where": where, "track": name, "how": how, **_percentiles(times)})
+            console.print(f"[dim]{rows[-1]}[/dim]")
+    return rows
 
 
 async def latency(console: Console, episodes: int = 60) -> dict[str, Any]:
-    """Lease + reset + step + close: back to back, and with half a second between, as when a model thinks."""
-    rows = []
+    """Lease + reset + step + close, in one process and through the pool."""
+    spares = Spares(2)
+    table = LeaseTable(lambda name: track(name).make(EnvironmentSettings(start=spares.start)), capacity=4)
+    rows = await _times(console, "one process", lambda task: _beside(table, task), episodes)
+    await table.close_all("measured")
+    await spares.close()
+    await shared().close()
     async with running(PoolSettings(light_workers=1, gui_workers=1, spares=2)) as pool:
-        for name in ("terminal", "tool_call", "gui"):
-            task = _first_task(name)
-            await _one(pool, task)
-            for pause_s, how in ((0.0, "back to back"), (0.5, "0.5 s between")):
-                times = []
-                for _ in range(episodes if name != "gui" else max(5, episodes // 3)):
-                    await asyncio.sleep(pause_s)
-                    times.append(await _one(pool, task))
-                rows.append({"track": name, "how": how, **_percentiles(times)})
-                console.print(f"[dim]{rows[-1]}[/dim]")
+        rows += await _times(console, "pool", lambda task: _through(pool, task), episodes)
     return {"rows": rows}
 
 

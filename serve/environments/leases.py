@@ -84,12 +84,14 @@ class LeaseTable:
         self.counts = {"opened": 0, "closed": 0, "reaped": 0, "failed": 0, "steps": 0, "repeated": 0}
 
     async def open(self, lease_id: str, track: str, terms: LeaseTerms) -> None:
-        """Begin a lease. Opening one that is open already changes nothing.
+        """Begin a lease, once there is room beside what is just ending. Opening one that is open changes nothing.
 
         Raises:
             LeaseLost: it was open before and has ended.
             NoRoom: every place is taken.
         """
+        while len(self._leases) < self._capacity <= len(self._leases) + len(self._closing):
+            await asyncio.wait(self._closing, return_when=asyncio.FIRST_COMPLETED)
         if lease_id in self._leases:
             return
         if lease_id in self._ended:
@@ -155,10 +157,13 @@ class LeaseTable:
         return lease.opened + lease.terms.deadline_s - self._now()
 
     async def close(self, lease_id: str, why: str = "it was closed by its holder") -> None:
-        """End it. Closing one that has ended, or never was, changes nothing."""
+        """End it: its holder need not wait until all it held has ended; who comes next may (`open`).
+
+        Closing one that has ended, or never was, changes nothing.
+        """
         if lease_id in self._leases:
             self.counts["closed"] += 1
-            await asyncio.shield(self._end(lease_id, why))
+            self._end(lease_id, why)
 
     async def close_all(self, why: str) -> None:
         """End all."""

@@ -15,6 +15,7 @@ from serve.environments.sandbox import Sandbox
 from serve.environments.tasks import Limits
 
 KINDS = 4
+LATER_S = 0.05  # after one was asked for: its first requests, which somebody waits for, go before new spares
 
 Kind = tuple[Limits, tuple[str, ...], tuple[str, ...]]
 
@@ -67,6 +68,7 @@ class Spares:
 
     async def _top_up(self) -> None:
         """One at a time: who waits for a fresh one goes first."""
+        await asyncio.sleep(LATER_S)
         with contextlib.suppress(EnvironmentFailed):  # who asks for one next is told
             while (kind := self._short()) is not None:
                 made = await Sandbox.start(*kind)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SIZE = {"width": 1024, "height": 768}  # of the screen, in pixels; a screenshot's too
 START_S = 30.0
+STARTS = 3  # Chromium crashes at one start in a hundred, all by itself
 CLOSE_S = 5.0
 FLAGS = (
     # Chromium's own sandbox needs privileges that root in a container, and many hosts, do not have; bubblewrap around
@@ -142,16 +143,15 @@ class Browser:
 
         with tempfile.TemporaryDirectory(prefix="clawrl-gui-") as folder:
             script = write_script(Path(folder))
-            if self._driver is not None:
+            for _ in range(STARTS):
+                if self._driver is None:
+                    self._driver = await async_playwright().start()
                 try:
                     return await _launch(self._driver, script)
-                except Exception:  # boundary: the driver may be as dead as its browser; a fresh one tells
-                    await _within(self._driver.stop())
-            self._driver = await async_playwright().start()
-            try:
-                return await _launch(self._driver, script)
-            except Exception as error:  # boundary: whatever Playwright can't start
-                raise unavailable(_reason(error)) from error
+                except Exception as error:  # boundary: whatever Playwright can't start; it may itself be dead
+                    driver, self._driver, reason = self._driver, None, _reason(error)
+                    await _within(driver.stop())
+        raise unavailable(f"{reason} ({STARTS} times)")
 
 
 async def _launch(driver: "Playwright", script: Path) -> "Chromium":

@@ -639,9 +639,11 @@ class Python(Lasting):
     def __init__(self, limits):
         super().__init__(limits)
         self.count = 0
+        self.used = False  # the one that waits has run something
         self.told = False  # this process knows what its forks must not
 
     def start(self):
+        self.used = False
         requests, self.requests = os.pipe()
         (self.out, out_w), (self.err, err_w), (self.results, results_w) = pipe(), pipe(), pipe()
         extra = ((requests, 8), (results_w, 9))
@@ -674,12 +676,13 @@ class Python(Lasting):
     def run(self, host, code, keep, timeout_s, chars):
         """One piece of code: what it printed, its last expression's repr, its traceback."""
         restarted = self.pid is not None and REAPER.ended_already(self.pid)
-        if restarted or not keep:
+        if restarted or (self.used and not keep):
             self.stop()
         before = set(children())
         if self.pid is None:
             self.start()
         self.count += 1
+        self.used = True
         ticks = ticks_now()
         token = os.urandom(8)
         request = {"code": code, "name": f"<call {self.count}>", "chars": chars, "token": token.hex()}

@@ -157,10 +157,24 @@ async def test_close_is_idempotent_and_frees_the_place() -> None:
     await bench.table.close("a")
     await bench.table.close("a")
     await bench.table.close("never there")
-    assert environment.closed == 1
     await bench.table.open("b", "terminal", TERMS)
+    assert environment.closed == 1
     with pytest.raises(LeaseLost, match="closed by its holder"):
         await bench.table.open("a", "terminal", TERMS)
+
+
+async def test_a_holder_need_not_wait_until_all_has_ended_but_the_next_one_does() -> None:
+    bench = Bench(capacity=1)
+    environment = await bench.begin()
+    ending = asyncio.Event()
+    environment.close = ending.wait  # type: ignore[method-assign]
+    await bench.table.close("a")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(bench.table.open("b", "terminal", TERMS), 0.05)
+    assert len(bench.made) == 1
+    ending.set()
+    await bench.table.open("b", "terminal", TERMS)
+    assert len(bench.made) == 2
 
 
 async def test_evaluate_is_done_once() -> None:

@@ -141,3 +141,31 @@ async def test_without_a_sandbox_nothing_is_started(tmp_path: Path, monkeypatch:
         await GuiEnvironment(browser).reset(make_task(tmp_path, ""))
     assert what != "start" or "No permissions" in str(caught.value)
     await browser.close()
+
+
+@pytest.mark.parametrize(("crashes", "alive"), [(2, True), (3, False)])
+async def test_a_browser_that_crashes_while_it_starts_is_started_again_a_few_times(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, crashes: int, alive: bool
+) -> None:
+    program = tmp_path / "crashing"
+    count = tmp_path / "count"
+    program.write_text(
+        f'#!/bin/sh\necho x >> {count}\n[ $(wc -l < {count}) -le {crashes} ] && exit 1\nexec "$0".real "$@"\n'
+    )
+    program.chmod(0o700)
+
+    def script(folder: Path) -> Path:
+        jail.write_script(folder).rename(tmp_path / "crashing.real")
+        return program
+
+    monkeypatch.setattr("serve.environments.gui.browser.write_script", script)
+    browser = Browser()
+    try:
+        if alive:
+            await browser.release(await browser.tab())
+        else:
+            with pytest.raises(SandboxUnavailable, match=r"can't start its browser: .* \(3 times\)"):
+                await browser.tab()
+        assert len(count.read_text().split()) == min(crashes + 1, 3)
+    finally:
+        await browser.close()
