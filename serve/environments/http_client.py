@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+from dataclasses import asdict
 from typing import Any
 
 import aiohttp
 
 from serve.environments.errors import ERRORS
-from serve.environments.leases import LATE_S, LeaseTerms
+from serve.environments.leases import LeaseTerms
 from serve.environments.protocol import Action, EnvironmentFailed, Observation, Outcome, StepResult
 from serve.environments.tasks import Task
 
@@ -24,16 +25,16 @@ class HttpEnvironment:
         self._session: aiohttp.ClientSession | None = None
         self._lease: str | None = None
         self._index = 0
-        self._limit_s = self._terms.deadline_s
+        self._limit_s = self._terms.lasts_s(None)
         self._beating: asyncio.Task | None = None
 
     async def reset(self, task: Task) -> Observation:
         """See `Environment`."""
         if self._session is None:
             self._session = aiohttp.ClientSession(headers={"Authorization": f"Bearer {self._key}"})
-        self._limit_s = min(self._terms.deadline_s, task.limits.episode_s) + LATE_S
+        self._limit_s = self._terms.answer_s(task)
         if self._lease is None:
-            terms = {"deadline_s": self._terms.deadline_s, "heartbeat_s": self._terms.heartbeat_s}
+            terms = {name: value for name, value in asdict(self._terms).items() if value is not None}
             self._lease = (await self._ask("POST", "/v1/leases", {"track": task.track, **terms}))["lease_id"]
             self._beating = asyncio.create_task(self._beat())
         return Observation.from_json(await self._of_lease("reset", {"task": task.to_json()}))

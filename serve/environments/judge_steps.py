@@ -35,6 +35,8 @@ def step_inputs(run: EpisodeRun) -> list[StepInput]:
         facts = {name: value for name, value in step.after.facts.items() if name not in BULKY}
         if step.action.fault is not None:
             facts.setdefault("fault", step.action.fault)
+        if run.task.track == "tool_call" and run.outcome is not None and index == len(run.steps) - 1:
+            facts["correct"] = run.outcome.score == 1  # the episode ends with the final answer
         gui = run.task.track == "gui"
         made = StepInput(
             track=run.task.track, instruction=run.task.instruction, history=tuple(history), index=index,

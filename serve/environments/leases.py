@@ -24,6 +24,8 @@ from serve.environments.tasks import Task, TaskError
 
 CLOSE_S = 20.0  # for an environment to close, before it is let go of
 LATE_S = 30.0  # beyond a step's own limit: then the environment is stuck
+UNBEGUN_S = 900.0  # a lease without a task, where its holder named no deadline
+MOST_S = 86400.0  # the longest lease
 REMEMBERED = 1000  # ended leases whose reasons are kept
 
 
@@ -39,14 +41,26 @@ class NoRoom(LeaseLost):
 class LeaseTerms:
     """How long a lease lasts."""
 
-    deadline_s: float = 900.0  # from its beginning, whatever happens
+    deadline_s: float | None = None  # from its beginning, whatever happens; None: what its task's episode may take
     heartbeat_s: float = 60.0  # after the last sign of its holder
 
     def __post_init__(self) -> None:
         for name in ("deadline_s", "heartbeat_s"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 86400:
+            if value is None and name == "deadline_s":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST_S:
                 raise ValueError(f"{name} is {value!r}: seconds above 0, and at most a day, are needed")
+
+    def lasts_s(self, task: Task | None) -> float:
+        """Seconds until the deadline of a lease that has begun this task, or none yet."""
+        if self.deadline_s is not None:
+            return self.deadline_s
+        return min(task.limits.episode_s + 2 * LATE_S, MOST_S) if task is not None else UNBEGUN_S
+
+    def answer_s(self, task: Task) -> float:
+        """Seconds in which any request of such a lease is answered; after that its worker is lost."""
+        return min(self.lasts_s(task), task.limits.episode_s) + LATE_S
 
 
 @dataclass(slots=True)
@@ -66,8 +80,8 @@ class _Lease:
 
     def overdue(self, now: float) -> str | None:
         """Why it has to end, or None."""
-        if now - self.opened > self.terms.deadline_s:
-            return f"its deadline of {self.terms.deadline_s:g} s passed"
+        if now - self.opened > (lasts_s := self.terms.lasts_s(self.task)):
+            return f"its deadline of {lasts_s:g} s passed"
         if not self.busy and now - self.seen > self.terms.heartbeat_s:
             return f"its holder gave no sign for {self.terms.heartbeat_s:g} s"
         return None
@@ -154,7 +168,7 @@ class LeaseTable:
             LeaseLost: the lease has ended.
         """
         lease = self._find(lease_id)
-        return lease.opened + lease.terms.deadline_s - self._now()
+        return lease.opened + lease.terms.lasts_s(lease.task) - self._now()
 
     async def close(self, lease_id: str, why: str = "it was closed by its holder") -> None:
         """End it: its holder need not wait until all it held has ended; who comes next may (`open`).

@@ -24,7 +24,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 from serve.environments.catalog import track as find_track
 from serve.environments.errors import ERRORS
 from serve.environments.fair_queue import FairQueue
-from serve.environments.leases import CLOSE_S, LATE_S, LeaseTerms
+from serve.environments.leases import CLOSE_S, LeaseTerms
 from serve.environments.protocol import Action, EnvironmentFailed, Observation, Outcome, StepResult
 from serve.environments.tasks import Task
 from serve.environments.worker import EnvironmentWorker
@@ -315,13 +315,13 @@ class PooledEnvironment:
         self.lease_id = lease_id
         self._track, self._terms = track, terms
         self._index = 0
-        self._limit_s = terms.deadline_s
+        self._limit_s = terms.lasts_s(None)
         self._beating: asyncio.Task | None = None
         self._closed = False
 
     async def reset(self, task: Task) -> Observation:
         """See `Environment`."""
-        self._limit_s = min(self._terms.deadline_s, task.limits.episode_s) + LATE_S
+        self._limit_s = self._terms.answer_s(task)
         seen = await self._call("reset", self._track, self._terms, task)
         self._beating = asyncio.create_task(self._beat())
         return seen

@@ -20,6 +20,7 @@ from serve.environments.protocol import Action, Check, EnvironmentFailed, Observ
 from serve.environments.tasks import Limits, Task, TaskError
 
 CHECK_S = 5.0  # of one check
+TREE_CHARS = 50_000  # of the fact `tree`, which judges read
 T = TypeVar("T")
 
 
@@ -174,6 +175,7 @@ def _diff_lines(diff: tuple[str, ...]) -> list[str]:
 def _facts(look: Look, diff: tuple[str, ...], share: float | None, changed: bool) -> dict[str, Any]:
     elements = {one.element_id: {"role": one.role, "name": one.name} for one in look.tree.elements.values()}
     facts = {"url": look.url, "title": look.title, "elements": elements, "changed": changed}
+    facts["tree"] = within(look.tree.lines, TREE_CHARS, "the page")
     return facts | {"tree_diff": list(diff), "pixels_changed": share or 0.0}
 
 

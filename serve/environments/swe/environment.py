@@ -89,7 +89,7 @@ class SweEnvironment:
         for call in action.calls:
             if call.name == "submit":
                 texts.append("Submitted. The episode is over.")
-                done = True
+                done = facts["done"] = True
                 break
             title = f"$ {call.arguments['command']}\n" if len(action.calls) > 1 else ""
             text, own_facts = await self._run(sandbox, call.arguments["command"])
@@ -112,7 +112,12 @@ class SweEnvironment:
         self._cwd = result.cwd
         if result.shell_restarted:
             await self._enter(sandbox)
-        return text, {"exit_code": result.exit_code, "cwd": self._cwd, "timed_out": result.timed_out}
+        return text, {
+            "exit_code": result.exit_code,
+            "cwd": self._cwd,
+            "timed_out": result.timed_out,
+            "ended": result.ended,
+        }
 
     async def _look(self, watch: Watch) -> tuple[str, dict[str, Any]]:
         try:

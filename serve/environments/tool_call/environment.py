@@ -15,7 +15,7 @@ from serve.environments.sandbox import PythonResult, Sandbox
 from serve.environments.tasks import Limits, Task, TaskError
 from serve.environments.tool_call.answers import final_answer, first_answer_line, unfit
 from serve.environments.tool_call.declared import describe
-from serve.environments.tool_call.functions import argument_faults, nearest, too_deep
+from serve.environments.tool_call.functions import Function, argument_faults, nearest, too_deep
 from serve.environments.tool_call.host import FunctionHost, StartSandbox
 from serve.environments.tool_call.labels import require_label
 from serve.environments.tool_call.outcome import evaluate
@@ -27,6 +27,7 @@ NEITHER = (
     "This answer has neither a call nor a final answer. Call a tool; or give the final answer: call answer(value), "
     "or end with a line 'Answer: ...'."
 )
+FAULT = {"fault": True, "schema_valid": False}
 ALONE = "not taken: give the final answer alone, once the results of the other calls are seen"
 
 
@@ -80,14 +81,14 @@ class ToolCallEnvironment:
         if self._task is None:
             raise EnvironmentFailed("step before reset: there is no task")
         if action.fault is not None:
-            return self._say(action.fault, {"fault": True})
+            return self._say(action.fault, FAULT)
         if not action.calls:
             answer, fault = final_answer(action.text)
             if fault is not None or answer is None:
-                return self._say(fault or NEITHER, {"fault": True})
+                return self._say(fault or NEITHER, FAULT)
             return self._finish(answer)
         if any(too_deep(call.arguments) for call in action.calls):
-            return self._say("Nothing was run: the arguments of a call are nested too deeply.", {"fault": True})
+            return self._say("Nothing was run: the arguments of a call are nested too deeply.", FAULT)
         if len(action.calls) == 1 and action.calls[0].name == "answer":
             return self._answer_call(action.calls[0])
         return await self._calls(action.calls)
@@ -99,25 +100,26 @@ class ToolCallEnvironment:
     def _finish(self, answer: Any) -> StepResult:
         assert self._task is not None
         if (why := unfit(self._task, answer)) is not None:
-            return self._say(f"{why[0].upper()}{why[1:]}. Give the final answer again.", {"fault": True})
+            return self._say(f"{why[0].upper()}{why[1:]}. Give the final answer again.", FAULT)
         self._answer = answer
-        return self._say("The final answer was taken.", {}, done=True)
+        return self._say("The final answer was taken.", {"done": True}, done=True)
 
     def _answer_call(self, call: Call) -> StepResult:
         if set(call.arguments) != {"value"}:
             got = ", ".join(call.arguments) or "nothing"
-            return self._say(f"answer takes one argument, value; it was given {got}.", {"fault": True})
+            return self._say(f"answer takes one argument, value; it was given {got}.", FAULT)
         value = call.arguments["value"]
         if not isinstance(value, str):
             return self._finish(value)
         if first_answer_line(value) is None:
             return self._finish(value)
         answer, fault = final_answer(value)  # "Answer: 5" within the call
-        return self._say(fault, {"fault": True}) if fault is not None else self._finish(answer)
+        return self._say(fault, FAULT) if fault is not None else self._finish(answer)
 
     async def _calls(self, calls: Iterable[Call]) -> StepResult:
         deadline = time.monotonic() + self._limits.step_s
         calls, texts, facts = list(calls), [], []
+        fits, faults = True, {"error_type": None}
         for number, call in enumerate(calls, 1):
             left_s = deadline - time.monotonic()
             if number > MAX_CALLS:
@@ -125,41 +127,56 @@ class ToolCallEnvironment:
                 break
             if left_s < LEAST_S:
                 text, good = f"not run: the step's {self._limits.step_s:g} s are used up", False
+            elif (fault := self._fault_of(call)) is not None:
+                text, good, fits = fault, False, False
             else:
-                text, good = await self._one(call, left_s)
+                text, found = await self._one(call, left_s)
+                good, faults = not found, faults | found
             texts.append(f"[{number} {call.name}] {text}" if len(calls) > 1 else text)
             facts.append({"name": call.name, "ok": good})
-        return self._say("\n".join(texts), {"calls": facts})
+        return self._say("\n".join(texts), {"calls": facts, "schema_valid": fits, **faults})
 
-    async def _one(self, call: Call, left_s: float) -> tuple[str, bool]:
-        """What a call gave, in words, and whether it succeeded."""
+    def _fault_of(self, call: Call) -> str | None:
+        """Why this call can't be carried out, said so that it can be mended; None where it can."""
         assert self._task is not None
         if call.name == "answer":
-            return ALONE, False
+            return ALONE
         if call.name == "python" and self._task.python:
-            return await self._run_python(call.arguments, left_s)
-        functions = {function.name: function for function in self._task.functions}
-        if (function := functions.get(call.name)) is None:
-            known = [*functions, *(["python"] if self._task.python else []), "answer"]
-            return f"there is no function {call.name!r}; {nearest(call.name, known)}", False
+            code = call.arguments.get("code")
+            if set(call.arguments) != {"code"} or not isinstance(code, str) or not code.strip():
+                return 'not run: python takes one argument, code, a text that is not empty: {"code": "print(1 + 1)"}'
+            return None
+        function = self._function(call.name)
+        if function is None:
+            known = [one.name for one in self._task.functions] + (["python"] if self._task.python else []) + ["answer"]
+            return f"there is no function {call.name!r}; {nearest(call.name, known)}"
         if faults := argument_faults(function, call.arguments):
-            return f"not called, its arguments are wrong: {'; '.join(faults)}. It is {function.signature()}", False
+            return f"not called, its arguments are wrong: {'; '.join(faults)}. It is {function.signature()}"
+        return None
+
+    def _function(self, name: str) -> Function | None:
+        assert self._task is not None
+        return next((one for one in self._task.functions if one.name == name), None)
+
+    async def _one(self, call: Call, left_s: float) -> tuple[str, dict[str, Any]]:
+        """What a call gave, in words; and the facts of its failure, none where it succeeded."""
+        assert self._task is not None
+        if call.name == "python" and self._task.python:
+            return await self._run_python(call.arguments["code"], left_s)
         assert self._host is not None
         returned = await self._host.call(call.name, call.arguments, left_s)
         printed = f"{returned.stdout.rstrip()}\n" if returned.stdout.strip() else ""
         if returned.fault is not None:
-            return f"{printed}{call.name} failed: {returned.fault}", False
+            return f"{printed}{call.name} failed: {returned.fault}", {"error_type": "FunctionError"}
         self._made.append(call)
-        return f"{printed}{call.name} returned {returned.value}", True
+        return f"{printed}{call.name} returned {returned.value}", {}
 
-    async def _run_python(self, arguments: dict[str, Any], left_s: float) -> tuple[str, bool]:
+    async def _run_python(self, code: str, left_s: float) -> tuple[str, dict[str, Any]]:
         assert self._task is not None
-        code = arguments.get("code")
-        if set(arguments) != {"code"} or not isinstance(code, str) or not code.strip():
-            return 'not run: python takes one argument, code, a text that is not empty: {"code": "print(1 + 1)"}', False
         sandbox = await self._start_python()
         result = await sandbox.python(code, keep=self._task.keep_state, timeout_s=left_s)
-        return self._shown(result, left_s), result.error is None and not result.timed_out and result.ended is None
+        facts = {"error_type": result.error_type, "timed_out": result.timed_out or None, "ended": result.ended}
+        return self._shown(result, left_s), {name: value for name, value in facts.items() if value is not None}
 
     def _shown(self, result: PythonResult, limit_s: float) -> str:
         assert self._task is not None

@@ -6,6 +6,7 @@ from dataclasses import replace
 from judge.steps import RenderLimits, StepInput, StepJudgeSettings, make_step_judge, render
 from serve.environments.catalog import track
 from serve.environments.episode import EpisodeRun, run_episode
+from serve.environments.gui.browser import shared
 from serve.environments.judge_steps import judge_run, step_inputs
 from serve.environments.policies import ScriptedPolicy
 from serve.environments.runs import local
@@ -36,6 +37,23 @@ async def test_the_rules_judge_marks_what_failed_and_the_episode_holds_the_means
     assert rewards[1] == rewards[2] == -1
     assert judged.rewards.rewards[1] == run.episode.outcome - 1
     assert [step.reward for step in judged.run.episode.steps] == [None if math.isnan(r) else r for r in rewards]
+
+
+async def test_what_decides_by_itself_does_so_on_real_steps() -> None:
+    task = next(task for task in track("tool_call").load() if task.task_id == "arith-run-product")
+    async with local("tool_call") as environment:
+        run = await run_episode(environment, task, ScriptedPolicy(task.expert), episode_id="e")
+    judged = await judge_run(run, make_step_judge(StepJudgeSettings(judge="verifiable")))
+    assert judged.run.episode.process_rewards == (1.0,) * len(run.steps) and len(run.steps) > 1
+    assert "the answer is right" in judged.verdicts[-1].evaluative[0].text
+
+
+async def test_a_gui_step_has_its_trees_before_and_after() -> None:
+    run = await played("gui")
+    first = step_inputs(run)[0]
+    assert first.before is not None and first.after is not None
+    assert "[" in first.before.tree and first.before.tree != first.after.tree and first.after.image
+    await shared().close()
 
 
 class Fails:

@@ -186,6 +186,19 @@ async def test_evaluate_is_done_once() -> None:
     assert outcome.score == -1
 
 
+async def test_without_a_deadline_of_its_own_a_lease_lasts_as_long_as_its_task_may_take() -> None:
+    bench = Bench()
+    await bench.table.open("a", "terminal", LeaseTerms())
+    assert bench.table.heartbeat("a") == 900
+    await bench.table.reset("a", task())  # episode_s 20, and 30 s twice
+    assert bench.table.heartbeat("a") == 80
+    bench.now = 50
+    bench.table.heartbeat("a")
+    bench.now = 81
+    assert bench.table.reap() == ["a"]
+    assert LeaseTerms(deadline_s=7).lasts_s(task()) == 7
+
+
 @pytest.mark.parametrize("value", [0, -1, "5", True, float("nan"), 1e9])
 def test_terms_are_checked(value: object) -> None:
     with pytest.raises(ValueError, match="deadline_s"):

@@ -67,6 +67,17 @@ async def test_calls_of_one_answer_are_labelled_and_a_fault_hides_none(environme
     assert lines[1] == "[2 bok] there is no function 'bok'; known are book, python, answer"
     assert lines[2] == '[3 book] book returned {"booked": 1}'
     assert [one["ok"] for one in result.observation.facts["calls"]] == [False, False, True] and not result.done
+    assert result.observation.facts["schema_valid"] is False and result.observation.facts["error_type"] is None
+
+
+async def test_facts_say_how_a_call_failed(environment):
+    await environment.reset(task(**BOOKING | {"limits": {"step_s": 1.0}}))
+    facts = [
+        (await step(environment, one)).observation.facts
+        for one in (python("1/0"), call("book", room="A", people=10), python("2"), python("while True: pass"))
+    ]
+    assert [one["error_type"] for one in facts] == ["ZeroDivisionError", "FunctionError", None, "KeyboardInterrupt"]
+    assert all(one["schema_valid"] for one in facts) and facts[3]["timed_out"] is True
 
 
 async def test_a_functions_own_fault_is_its_message_without_its_source(environment):
