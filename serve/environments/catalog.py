@@ -29,6 +29,7 @@ class TrackModule(Protocol):
     LIMITS: Limits
     SYSTEM: str  # for models that call tools
     SYSTEM_PLAIN: str  # for models that can't
+    EXAMPLE_PLAIN: tuple[str, ...]  # user and assistant in turn: a small model imitates what it can't be told
 
     def load(self) -> tuple[Task, ...]:
         """The tasks that ship with the product."""

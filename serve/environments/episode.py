@@ -11,7 +11,7 @@ How it ends: `done` (the policy or the environment said so) and `truncated` (ste
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from judge.steps import action_text
@@ -121,6 +121,8 @@ async def run_episode(
         status, reason = "error", f"environment: {error}"
     except PolicyFailed as error:
         status, reason = "error", f"policy: {error}"
+    except Exception as error:  # boundary: whatever an environment raises ends its own episode only
+        status, reason = "error", f"environment: it raised {type(error).__name__}: {error}"
     episode = Episode(
         episode_id=episode_id, task_id=task.task_id, track=task.track, group_id=group_id or task.task_id,
         steps=tuple(_record(index, step) for index, step in enumerate(player.steps)),
@@ -150,9 +152,10 @@ class _Player:
         first = first_messages(self._module, self._task, self._shown(seen), form)
         conversation = Conversation(first, self._settings.context)
         while len(self.steps) < self._task.limits.steps:
-            if time.monotonic() - began > self._task.limits.episode_s:
+            left_s = began + self._task.limits.episode_s - time.monotonic()
+            if left_s <= 0 or (given := await self._answer(conversation.messages(), seen, left_s)) is None:
                 return "truncated"
-            step, done = await self._step(conversation.messages(), seen)
+            step, done = await self._step(*given, seen)
             self.steps.append(step)
             if self._on_step is not None:
                 self._on_step(step)
@@ -163,14 +166,32 @@ class _Player:
             conversation.add(Turn(step.answer, tuple(results), _summary(step)))
         return "truncated"
 
-    async def _step(self, messages: list[Message], seen: Observation) -> tuple[SeenStep, bool]:
+    async def _answer(
+        self, messages: list[Message], seen: Observation, left_s: float
+    ) -> tuple[list[Message], PolicyAnswer, float] | None:
+        """What was shown, what the policy answered, and when it was asked; None where the episode's time ran out."""
         began = time.monotonic()
         tools = self._module.tools(self._task) if self._settings.form == "tools" else None
         request = PolicyRequest(
             episode_id=self._episode_id, task=self._task, index=len(self.steps), messages=messages, tools=tools,
             observation=seen,
         )  # fmt: skip
-        answer = await self._policy.act(request)
+        try:
+            async with asyncio.timeout(left_s) as limit:
+                answer = await self._policy.act(request)
+        except PolicyFailed:
+            raise
+        except Exception as error:  # boundary: whatever a policy raises ends its own episode only
+            if limit.expired():
+                return None
+            raise PolicyFailed(f"it raised {type(error).__name__}: {error}") from error
+        if not isinstance(answer, PolicyAnswer) or not isinstance(answer.message, dict):
+            raise PolicyFailed(f"it gave {str(answer)[:80]}: a PolicyAnswer with an assistant message is needed")
+        return messages, replace(answer, message=_sendable(answer.message)), began
+
+    async def _step(
+        self, messages: list[Message], answer: PolicyAnswer, began: float, seen: Observation
+    ) -> tuple[SeenStep, bool]:
         action = read_answer(self._module, self._task, answer.message, self._settings.form)
         result = await self._environment.step(action)
         step = SeenStep(
@@ -181,6 +202,15 @@ class _Player:
 
     def _shown(self, seen: Observation) -> Observation:
         return seen if self._settings.images else Observation(text=seen.text, facts=seen.facts)
+
+
+def _sendable(value: Any) -> Any:
+    """The same without halves of surrogate pairs, which can be neither sent nor stored."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, dict):
+        return {key: _sendable(one) for key, one in value.items()}
+    return [_sendable(one) for one in value] if isinstance(value, list) else value
 
 
 def told(action: Action) -> str:

@@ -28,6 +28,11 @@ STATUS: dict[type[Exception], int] = {
     LeaseLost: 410, SandboxUnavailable: 503, EnvironmentFailed: 502, TaskError: 400, ValueError: 400
 }  # fmt: skip
 MAX_BODY = 64 << 20
+# of a task's limits: whoever has the key may ask for this much of each of the places
+MOST = {
+    "steps": 1000, "step_s": 3600, "episode_s": 86400, "memory_mb": 8192, "processes": 1024, "disk_mb": 2048,
+    "output_chars": 1_000_000,
+}  # fmt: skip
 TABLE = web.AppKey("table", LeaseTable)
 CAPACITY = web.AppKey("capacity", int)
 
@@ -109,6 +114,8 @@ class _Routes:
         track = _field(body, "track", str)
         if track not in self._tracks:
             raise ValueError(f"track: {track!r} is not served here: {', '.join(self._tracks)} are")
+        if unknown := sorted(set(body) - {"track", "deadline_s", "heartbeat_s"}):
+            raise ValueError(f"{unknown[0]}: unknown; a lease has track, deadline_s and heartbeat_s")
         given = {name: body[name] for name in ("deadline_s", "heartbeat_s") if name in body}
         terms = LeaseTerms(**given)
         lease_id = new_id()
@@ -123,15 +130,15 @@ class _Routes:
     async def reset(self, request: web.Request) -> web.Response:
         body = await _body(request)
         task = Task.from_json(_field(body, "task", dict))
+        for name, most in MOST.items():
+            if (value := getattr(task.limits, name)) > most:
+                raise TaskError(f"limits.{name} is {value:g}: this server gives at most {most:g}")
         return web.json_response((await self._table.reset(request.match_info["lease"], task)).to_json())
 
     async def step(self, request: web.Request) -> web.Response:
         body = await _body(request)
         index = _field(body, "index", int)
-        try:
-            action = Action.from_json(_field(body, "action", dict))
-        except (TypeError, AttributeError) as error:
-            raise ValueError(f"action: {error}") from error
+        action = Action.from_json(_field(body, "action", dict))
         return web.json_response((await self._table.step(request.match_info["lease"], index, action)).to_json())
 
     async def evaluate(self, request: web.Request) -> web.Response:
@@ -148,8 +155,8 @@ class _Routes:
 async def _body(request: web.Request) -> dict[str, Any]:
     try:
         body = json.loads(await request.read())
-    except ValueError as error:
-        raise ValueError(f"the body is not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the body is not JSON, or nested too deeply: {error}") from error
     if not isinstance(body, dict):
         raise ValueError("the body must be a JSON object")
     return body

@@ -125,12 +125,18 @@ class LeaseTable:
             TaskError: the task is of another track, or another one than before.
         """
         lease = self._find(lease_id)
-        if lease.task is not None and lease.task.task_id != task.task_id:
-            raise TaskError(f"lease {lease_id} runs {lease.task.task_id!r}: one lease, one task")
+        if lease.task is not None and lease.task != task:
+            which = "this is another" if lease.task.task_id != task.task_id else "this is another of the same id"
+            raise TaskError(f"lease {lease_id} runs {lease.task.task_id!r}, {which}: one lease, one task")
         if task.track != lease.track:
             raise TaskError(f"{task.task_id!r} is a task of {task.track!r}, the lease is one of {lease.track!r}")
         lease.task = task
-        return await self._once(lease, "reset", lambda: lease.environment.reset(task))
+        try:
+            return await self._once(lease, "reset", lambda: lease.environment.reset(task))
+        except ValueError:  # nothing began: the same lease may be asked for a task that is whole
+            lease.task = None
+            lease.replies.pop("reset", None)
+            raise
 
     async def step(self, lease_id: str, index: int, action: Action) -> StepResult:
         """Carry out step `index` (from 0); a repeated one gives the first result.
@@ -143,6 +149,8 @@ class LeaseTable:
         lease = self._find(lease_id)
         self._begun(lease)
         if index not in lease.replies:
+            if "evaluate" in lease.replies:
+                raise ValueError(f"step {index} came after evaluate: the episode is over")
             if index != lease.next_step:
                 raise ValueError(f"step {index} came, step {lease.next_step} is next")
             lease.next_step += 1

@@ -21,20 +21,26 @@ JOINED = "(see the last result)"  # where one answer made several calls: their r
 
 
 def first_messages(module: TrackModule, task: Task, observation: Observation, form: Format) -> list[Message]:
-    """The system prompt, and the task with what is seen first."""
+    """The system prompt, for plain answers an example, and the task with what is seen first."""
     system = module.SYSTEM if form == "tools" else module.SYSTEM_PLAIN
+    example = module.EXAMPLE_PLAIN if form == "plain" else ()
     text = task.instruction if not observation.text else f"{task.instruction}\n\n{observation.text}"
-    return [{"role": "system", "content": system}, {"role": "user", "content": _content(text, observation)}]
+    return [
+        {"role": "system", "content": system},
+        *({"role": ("user", "assistant")[number % 2], "content": said} for number, said in enumerate(example)),
+        {"role": "user", "content": _content(text, observation)},
+    ]
 
 
 def result_messages(answer: Message, observation: Observation, form: Format) -> list[Message]:
     """What carries an observation back: tool messages where tools were called, else a user message."""
-    calls = answer.get("tool_calls") or []
+    calls = tool_calls(answer)
     if form == "plain" or not calls:
         return [{"role": "user", "content": _content(observation.text, observation)}]
     texts = [JOINED] * (len(calls) - 1) + [observation.text]
     results: list[Message] = [
-        {"role": "tool", "tool_call_id": call["id"], "content": text} for call, text in zip(calls, texts, strict=True)
+        {"role": "tool", "tool_call_id": _id(call, number), "content": text}
+        for number, (call, text) in enumerate(zip(calls, texts, strict=True), 1)
     ]
     if observation.images:  # a tool message holds text only
         results.append({"role": "user", "content": _content("The screen:", observation)})
@@ -46,12 +52,13 @@ def read_answer(module: TrackModule, task: Task, answer: Message, form: Format) 
 
     A name that no tool has is the environment's to refuse: it still carries out the other calls of the answer.
     """
-    text = answer.get("content") or ""
+    text = text_of(answer)
     if form == "plain":
         return module.parse_plain(text)
     calls = []
-    for number, call in enumerate(answer.get("tool_calls") or [], 1):
-        function = call.get("function") or {}
+    for number, call in enumerate(tool_calls(answer), 1):
+        function = call.get("function")
+        function = function if isinstance(function, dict) else {}
         name = function.get("name")
         if not isinstance(name, str):
             known = ", ".join(tool["function"]["name"] for tool in module.tools(task))
@@ -59,19 +66,42 @@ def read_answer(module: TrackModule, task: Task, answer: Message, form: Format) 
         arguments, fault = _arguments(name, function.get("arguments"))
         if fault is not None:
             return Action(text=text, fault=f"call {number}: {fault}")
-        calls.append(Call(name=name, arguments=arguments, call_id=call.get("id", "")))
+        calls.append(Call(name=name, arguments=arguments, call_id=_id(call, number)))
     return Action(text=text, calls=tuple(calls))
 
 
-def _arguments(name: Any, given: Any) -> tuple[dict[str, Any], str | None]:
+def text_of(answer: Message) -> str:
+    """The words of an assistant message; those of its parts, where it has parts."""
+    content = answer.get("content")
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content if isinstance(part, dict)]
+        return "\n".join(text for text in texts if isinstance(text, str))
+    return content if isinstance(content, str) else ""
+
+
+def tool_calls(answer: Message) -> list[dict[str, Any]]:
+    """Its calls; what is no object counts as a call without anything."""
+    given = answer.get("tool_calls")
+    return [call if isinstance(call, dict) else {} for call in given] if isinstance(given, list) else []
+
+
+def _id(call: dict[str, Any], number: int) -> str:
+    given = call.get("id")
+    return given if isinstance(given, str) and given else f"call_{number}"
+
+
+def _arguments(name: str, given: Any) -> tuple[dict[str, Any], str | None]:
     if isinstance(given, dict):  # some engines hand them out parsed
         return given, None
     try:
         arguments = json.loads(given or "{}")
     except (TypeError, ValueError) as error:
-        return {}, f"the arguments of {name} are not JSON: {error}"
+        return {}, f"the arguments of {name[:80]} are not JSON: {error}"
+    except RecursionError:
+        return {}, f"the arguments of {name[:80]} are nested too deeply"
     if not isinstance(arguments, dict):
-        return {}, f'the arguments of {name} must be a JSON object, as {{"name": value}}; they are {given!r}'
+        shown = repr(given)[:80]
+        return {}, f'the arguments of {name[:80]} must be a JSON object, as {{"name": value}}; they are {shown}'
     return arguments, None
 
 

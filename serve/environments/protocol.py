@@ -22,6 +22,26 @@ class EnvironmentFailed(Exception):
     """The environment, not the policy, failed: the episode ends as `error` and trains nothing."""
 
 
+KINDS = {str: "a text", dict: "an object", list: "a list"}
+_NEEDED = object()
+
+
+def _object(value: Any, where: str, known: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: {str(value)[:80]!r}: an object is needed")
+    if unknown := sorted(set(value) - set(known)):
+        raise ValueError(f"{where} has no {str(unknown[0])[:80]!r}: known are {', '.join(known)}")
+    return value
+
+
+def _of(given: dict[str, Any], name: str, kind: type, where: str, default: Any = _NEEDED) -> Any:
+    value = given.get(name, default)
+    if not isinstance(value, kind):
+        said = "it is missing" if value is _NEEDED else repr(value)[:80]
+        raise ValueError(f"{where}.{name}: {said}: {KINDS[kind]} is needed")
+    return value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """What the policy sees: a text, and pictures where the environment has them."""
@@ -49,6 +69,19 @@ class Call:
     arguments: dict[str, Any]
     call_id: str = ""  # the id of the OpenAI tool call, where it came as one
 
+    @classmethod
+    def from_json(cls, value: Any, where: str) -> "Call":
+        """The reverse of `asdict`.
+
+        Raises:
+            ValueError: names the field, from `where` on.
+        """
+        given = _object(value, where, ("name", "arguments", "call_id"))
+        return cls(
+            name=_of(given, "name", str, where), arguments=_of(given, "arguments", dict, where),
+            call_id=_of(given, "call_id", str, where, ""),
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
@@ -64,9 +97,18 @@ class Action:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "Action":
-        """The reverse of `to_json`."""
-        calls = tuple(Call(**call) for call in value.get("calls", ()))
-        return cls(text=value.get("text", ""), calls=calls, fault=value.get("fault"))
+        """The reverse of `to_json`.
+
+        Raises:
+            ValueError: names the field that is missing, unknown or of a wrong kind.
+        """
+        given = _object(value, "action", ("text", "calls", "fault"))
+        calls = _of(given, "calls", list, "action", [])
+        return cls(
+            text=_of(given, "text", str, "action", ""),
+            calls=tuple(Call.from_json(call, f"action.calls[{number}]") for number, call in enumerate(calls)),
+            fault=None if given.get("fault") is None else _of(given, "fault", str, "action"),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,12 +92,27 @@ class Task:
         Raises:
             TaskError: a field is missing, unknown or of a wrong kind.
         """
-        try:
-            limits = Limits().replace(value.get("limits", {}))
-            given = value | {"limits": limits, "expert": tuple(value.get("expert", ()))}
-            return cls(**given | {"wrong": tuple(value.get("wrong", ()))})
-        except (TypeError, AttributeError) as error:
-            raise TaskError(f"this is no task: {error}") from error
+        known = {one.name: one for one in dataclasses.fields(cls)}
+        if unknown := sorted(set(value) - set(known)):
+            raise TaskError(f"task has no {str(unknown[0])[:80]!r}: known are {', '.join(known)}")
+        given: dict[str, Any] = {}
+        for name, (kind, said) in _KINDS.items():
+            if name not in value and known[name].default is not dataclasses.MISSING:
+                continue
+            given[name] = value.get(name)
+            if not isinstance(given[name], kind) or isinstance(given[name], bool):
+                shown = repr(given[name])[:80] if name in value else "it is missing"
+                raise TaskError(f"task.{name}: {shown}: {said} is needed")
+        limits = Limits().replace(given["limits"])
+        return cls(**given | {"limits": limits, **{n: tuple(given.get(n, ())) for n in ("expert", "wrong")}})
+
+
+_KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
+    **{name: (str, "a text") for name in ("task_id", "track", "skill", "split", "instruction", "source")},
+    "difficulty": (int, "a whole number"),
+    **{name: (dict, "an object") for name in ("limits", "payload")},
+    **{name: ((list, tuple), "a list") for name in ("expert", "wrong")},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +149,15 @@ def load_toml(path: Path, track: str, limits: Limits, read_payload: ReadPayload)
     Raises:
         TaskError: names file, line and field.
     """
-    text = path.read_text("utf-8")
     try:
+        text = path.read_text("utf-8")
         whole = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except OSError as error:
+        raise TaskError(f"{path}: it can't be read: {error.strerror}") from error
+    except ValueError as error:  # TOML's own, a number of thousands of digits, or not UTF-8
         raise TaskError(f"{path}: not TOML: {error}") from error
+    except RecursionError:
+        raise TaskError(f"{path}: not TOML that can be used: it is nested too deeply") from None
     lines = tuple(text.splitlines())
     top = Place(path, lines, 0)
     skill, split, rows = whole.pop("skill", None), whole.pop("split", None), whole.pop("task", None)

@@ -5,13 +5,13 @@ from typing import Any
 from serve.environments.gui.expert import expert_action
 from serve.environments.gui.load import LIMITS, load, load_file
 from serve.environments.gui.plain import parse_plain, plain_text
-from serve.environments.gui.tools import SYSTEM, SYSTEM_PLAIN, TOOLS
+from serve.environments.gui.tools import EXAMPLE_PLAIN, SYSTEM, SYSTEM_PLAIN, TOOLS
 from serve.environments.protocol import Environment
 from serve.environments.tasks import Task
 
 __all__ = [
-    "LIMITS", "SYSTEM", "SYSTEM_PLAIN", "TOOLS", "expert_action", "load", "load_file", "make", "parse_plain",
-    "plain_text", "tools",
+    "EXAMPLE_PLAIN", "LIMITS", "SYSTEM", "SYSTEM_PLAIN", "TOOLS", "expert_action", "load", "load_file", "make",
+    "parse_plain", "plain_text", "tools",
 ]  # fmt: skip
 
 

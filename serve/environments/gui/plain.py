@@ -4,6 +4,7 @@ What it does: `parse_plain` reads an answer; `plain_text` writes an action so th
 What it leaves out: whether the action can be done (`actions.py`).
 """
 
+import difflib
 import json
 import re
 from typing import Any
@@ -24,6 +25,10 @@ FORMS = {
     "wait": "wait 1",
     "done": "done",
 }
+OTHER_WORDS = {
+    "fill": "type", "write": "type", "input": "type", "enter": "type", "press": "key", "tap": "click",
+    "choose": "select", "pick": "select", "finish": "done", "finished": "done",
+}  # fmt: skip
 _ID = r"\[?(e?\d+)\]?"
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
@@ -80,11 +85,19 @@ def _read(line: str) -> Call | str:
     word, _, rest = line.partition(" ")
     name, rest = word.lower().rstrip(".:"), rest.strip()
     if name not in ACTIONS:
-        return f"the last line is no action: {line[:80]!r}. Write one of {', '.join(ACTIONS)}, like: click e12"
+        return f"the last line is no action: {line[:80]!r}. Write one of {', '.join(ACTIONS)}, like: {_nearest(name)}"
     arguments = _arguments(name, rest)
     if arguments is None:
-        return f"{line[:80]!r} can't be read. The right form is: {FORMS[name]}"
+        ids = " (the id that the page shows in brackets)" if re.search(r" e\d", FORMS[name]) else ""
+        return f"{line[:80]!r} can't be read. The right form is: {FORMS[name]}{ids}"
     return Call(name=name, arguments=arguments)
+
+
+def _nearest(word: str) -> str:
+    """The form of the action that an unknown word is most like."""
+    alike = difflib.get_close_matches(word, [*ACTIONS, *OTHER_WORDS], n=1)
+    name = alike[0] if alike else "click"
+    return FORMS[OTHER_WORDS.get(name, name)]
 
 
 def _arguments(name: str, rest: str) -> dict[str, Any] | None:

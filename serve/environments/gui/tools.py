@@ -88,3 +88,11 @@ wait 1
 done
 Write done when the task is done."""
 )
+
+EXAMPLE_PLAIN = (
+    'Press the button Save.\n\npage "Note" /\n- textbox "Text" [e1] value=""\n'
+    '- button "Save" [e2]\n- button "Close" [e3]',
+    "click e2",
+    "clicked button 'Save' [e2]\nchanged:\n+ status \"Saved\"",
+    "done",
+)

@@ -7,15 +7,18 @@ copied to where it can be read.
 import functools
 import hashlib
 import os
+import re
 import shutil
 import stat
 import subprocess
+import sysconfig
 import tempfile
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from serve.environments.sandbox.system_calls import write_filter
 
+PACKAGE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,80}")
 INIT = Path(__file__).with_name("init.py")
 # what a package imports besides itself, by the names of its files
 NEEDS = {
@@ -122,8 +125,10 @@ def package_files(name: str) -> tuple[Path, ...]:
     """Files and folders that make `import name` work, where a sandbox's user can read them.
 
     Raises:
-        ValueError: no such package is installed.
+        ValueError: it is no name of a package, or none that is installed.
     """
+    if not PACKAGE.fullmatch(name):
+        raise ValueError(f"{name[:80]!r} is no name of a Python package: letters, digits, '_', '.' and '-' are allowed")
     found = []
     for one in (name, *NEEDS.get(name, ())):
         path = _installed(one)
@@ -134,15 +139,19 @@ def package_files(name: str) -> tuple[Path, ...]:
     return tuple(found)
 
 
+def places() -> list[str]:
+    """Where packages are installed. Nothing else is shown: neither our own source nor what the folder holds."""
+    ours = PathFinder.find_spec("pyseccomp").origin  # one that we need, wherever that is installed
+    return list(dict.fromkeys([str(Path(ours).parent), *(sysconfig.get_path(one) for one in ("purelib", "platlib"))]))
+
+
 def _installed(name: str) -> Path | None:
-    spec = PathFinder.find_spec(name)
+    spec = PathFinder.find_spec(name, places())
     if spec is not None and spec.origin is not None:
         origin = Path(spec.origin)
         return origin.parent if origin.name == "__init__.py" else origin
-    for place in PathFinder.find_spec("pluggy").submodule_search_locations:  # a folder that is no package: numpy.libs
-        if (beside := Path(place).parent / name).is_dir():
-            return beside
-    return None
+    beside = [Path(place, name) for place in places()]  # a folder that is no package: numpy.libs
+    return next((path for path in beside if path.is_dir()), None)
 
 
 def _readable(path: Path) -> bool:

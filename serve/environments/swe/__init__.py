@@ -13,8 +13,8 @@ from serve.environments.tasks import Task
 from serve.environments.terminal.calls import entry_action
 
 __all__ = [
-    "LIMITS", "SYSTEM", "SYSTEM_PLAIN", "TOOLS", "SweEnvironment", "expert_action", "load", "make", "parse_plain",
-    "plain_text", "tools",
+    "EXAMPLE_PLAIN", "LIMITS", "SYSTEM", "SYSTEM_PLAIN", "TOOLS", "SweEnvironment", "expert_action", "load", "make",
+    "parse_plain", "plain_text", "tools",
 ]  # fmt: skip
 
 TOOLS: list[dict[str, Any]] = [
@@ -57,6 +57,8 @@ git ls-files
 ```
 You then see its output. Edit files with sed or python3; there is no editor and no network. When the issue is mended, \
 answer with the single word SUBMIT."""
+
+EXAMPLE_PLAIN = ()  # an episode that shows more than the form above would be longer than the task
 
 
 def make(settings: Any = None) -> SweEnvironment:

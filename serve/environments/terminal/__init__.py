@@ -16,8 +16,8 @@ from serve.environments.terminal.payload import read_payload
 from serve.environments.terminal.plain import parse_plain, plain_text
 
 __all__ = [
-    "LIMITS", "SYSTEM", "SYSTEM_PLAIN", "TOOLS", "TerminalEnvironment", "expert_action", "load", "make", "parse_plain",
-    "plain_text", "tools",
+    "EXAMPLE_PLAIN", "LIMITS", "SYSTEM", "SYSTEM_PLAIN", "TOOLS", "TerminalEnvironment", "expert_action", "load",
+    "make", "parse_plain", "plain_text", "tools",
 ]  # fmt: skip
 
 LIMITS = Limits(steps=12, step_s=20.0, episode_s=240.0, memory_mb=512, processes=64, disk_mb=64, output_chars=6000)
@@ -66,6 +66,13 @@ ls
 ```
 You then see its output. There is no network, no terminal and no input. When the task is finished, answer with the \
 single word DONE."""
+
+EXAMPLE_PLAIN = (
+    "Write the word bye into the file note.txt.\n\nThe shell is in /work, which is empty.",
+    "```bash\necho bye > note.txt\n```",
+    "(no output)\nexit code: 0",
+    "DONE",
+)
 
 
 def make(settings: EnvironmentSettings | None = None) -> TerminalEnvironment:

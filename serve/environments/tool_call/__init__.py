@@ -8,13 +8,13 @@ from pathlib import Path
 
 from serve.environments.catalog import EnvironmentSettings
 from serve.environments.tasks import Task, check_all, load_toml
-from serve.environments.tool_call.declared import SYSTEM, SYSTEM_PLAIN, TOOLS, tools
+from serve.environments.tool_call.declared import EXAMPLE_PLAIN, SYSTEM, SYSTEM_PLAIN, TOOLS, tools
 from serve.environments.tool_call.environment import ToolCallEnvironment
 from serve.environments.tool_call.plain import expert_action, parse_plain, plain_text
 from serve.environments.tool_call.spec import LIMITS, read_payload
 
 __all__ = [
-    "LIMITS", "SYSTEM", "SYSTEM_PLAIN", "TOOLS", "ToolCallEnvironment", "expert_action", "load",
+    "EXAMPLE_PLAIN", "LIMITS", "SYSTEM", "SYSTEM_PLAIN", "TOOLS", "ToolCallEnvironment", "expert_action", "load",
     "make", "parse_plain", "plain_text", "tools",
 ]  # fmt: skip
 

@@ -55,6 +55,16 @@ print(2 + 3)
 3. Give the final answer, only the value, as the last line.
 Answer: 5"""
 
+_RUN = "Python can be run; names live on from call to call."
+EXAMPLE_PLAIN = (
+    f"What is 7 times 6? The final answer is the number.\n\n{_RUN}",
+    "```python\nprint(7 * 6)\n```",
+    "42",
+    "Answer: 42",
+    f"What is the capital of Norway? The final answer is one word.\n\n{_RUN}",
+    "Answer: Oslo",
+)
+
 
 def tools(task: Task) -> list[dict[str, Any]]:
     """The OpenAI declarations of what this task's policy may call.

@@ -221,11 +221,17 @@ def test_ordinary_user() -> None:
         subprocess.run([*user, "rm", "-rf", *map(str, (folder / "tmp").iterdir())], check=True)
 
 
+@pytest.mark.parametrize("name", ["../../../../etc/ssh", "/etc/ssh", "..", "a/b", "", "serve", "tests", "x" * 90])
+def test_what_is_no_installed_package_is_not_shown(name: str) -> None:
+    with pytest.raises(ValueError, match=r"no name of a Python package|is not installed"):
+        staging.package_files(name)
+
+
 async def test_packages_that_only_root_can_read_are_copied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "hidden_package").mkdir()
     (tmp_path / "hidden_package" / "__init__.py").write_text("answer = 42\n")
     tmp_path.chmod(0o700)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(staging, "places", lambda: [str(tmp_path)])
     (shown,) = staging.package_files("hidden_package")
     made = await Sandbox.start(Limits(), packages=("hidden_package",))
     try:
