@@ -4,11 +4,15 @@ What it leaves out: everything but words, options and exit codes.
 """
 
 import asyncio
+import contextlib
+import json
 import os
 import secrets
+import socket
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,12 +25,15 @@ from serve.environments.catalog import EnvironmentSettings, find_task, track
 from serve.environments.episode import EpisodeRun, EpisodeSettings
 from serve.environments.policies import ModelPolicy, ScriptedPolicy
 from serve.environments.protocol import TRACKS, EnvironmentFailed
-from serve.environments.runs import Job, play_all
+from serve.environments.runs import Job, local, play_all
 from serve.environments.sandbox import require
 from serve.environments.tasks import Task
 
-console = Console(highlight=False)
+WIDE = 160  # where nobody looks at a terminal: a file, a pipe
+console = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDE)
 TRACK = click.Choice(TRACKS)
+OWN = "Own tasks in place of ours: a file or folder in one of the forms that README.md lists."
+REPOSITORIES = "Folder of the git repositories (owner/name) that rows of swe tasks name."
 
 
 @click.group()
@@ -38,27 +45,48 @@ def main() -> None:
 @click.argument("name", type=TRACK, metavar="TRACK")
 def list_tasks(name: str) -> None:
     """The tasks of TRACK, by skill."""
-    table = Table("skill", "split", "task", "difficulty", "steps of its expert")
+    table = _table("task", "skill", "split", "level", "steps")
     for task in sorted(track(name).load(), key=lambda task: (task.split, task.skill, task.difficulty)):
-        table.add_row(task.skill, task.split, task.task_id, str(task.difficulty), str(len(task.expert)))
+        table.add_row(task.task_id, task.skill, task.split, str(task.difficulty), str(len(task.expert)))
     console.print(table)
+    console.print("[dim]level: 1 easy to 5 hard; steps: of its expert[/dim]")
+
+
+def _table(first: str, *others: str) -> Table:
+    """Whose first column, the one that other commands take, is never cut."""
+    table = Table()
+    table.add_column(first, no_wrap=True, min_width=len(first))
+    for name in others:
+        table.add_column(name, no_wrap=name not in ("skill", "split"), overflow="fold")
+    return table
 
 
 @main.command()
 @click.argument("name", type=TRACK, metavar="TRACK")
 @click.argument("task_id", metavar="TASK")
-def play(name: str, task_id: str) -> None:
-    """Do TASK of TRACK yourself: type the actions."""
+@click.option("--tasks", "path", type=click.Path(path_type=Path), help=OWN)
+@click.option("--repositories", type=click.Path(path_type=Path), help=REPOSITORIES)
+def play(name: str, task_id: str, path: Path | None, repositories: Path | None) -> None:
+    """Do TASK of TRACK yourself: type the actions; `help` says which there are. Exit code 0: solved."""
     from serve.environments.play import play as play_task
 
-    task = find_task(name, task_id)
-    run = asyncio.run(play_task(task, console))
-    sys.exit(0 if run.episode.status != "error" else 1)
+    (task,) = _chosen(name, None, None, task_id, path, repositories)
+    run = asyncio.run(play_task(task, console, settings=EnvironmentSettings(repositories=repositories)))
+    sys.exit(0 if run.outcome is not None and run.outcome.solved else 1)
 
 
 def _options(command: Callable) -> Callable:
     for option in (
-        click.option("--form", type=click.Choice(["tools", "plain"]), default="tools", help="Format of the answers."),
+        click.option("--out", type=click.Path(path_type=Path), help="Append each episode to this file, as JSON lines."),
+        click.option(
+            "--form",
+            type=click.Choice(["tools", "plain"]),
+            default="tools",
+            show_default=True,
+            help="Format of the answers: tool calls, or text for models that can't.",
+        ),
+        click.option("--repositories", type=click.Path(path_type=Path), help=REPOSITORIES),
+        click.option("--tasks", "path", type=click.Path(path_type=Path), help=OWN),
         click.option(
             "--at-once", type=click.IntRange(1, 256), default=4, show_default=True, help="Episodes at a time."
         ),
@@ -70,22 +98,38 @@ def _options(command: Callable) -> Callable:
     return command
 
 
-def _chosen(name: str, skill: str | None, split: str | None, only: str | None) -> list[Task]:
-    tasks = [find_task(name, only)] if only else list(track(name).load())
+def _chosen(
+    name: str, skill: str | None, split: str | None, only: str | None, path: Path | None, repositories: Path | None
+) -> list[Task]:
+    tasks = list(track(name).load()) if path is None else _own(name, path, repositories)
+    if only:
+        tasks = [find_task(name, only, tasks)]
     chosen = [task for task in tasks if skill in (None, task.skill) and split in (None, task.split)]
     if not chosen:
-        skills = ", ".join(sorted({task.skill for task in track(name).load()}))
-        raise ValueError(f"no task of {name} fits skill {skill!r}, split {split!r}; its skills are {skills}")
+        asked = [f"--{what} {value}" for what, value in (("skill", skill), ("split", split)) if value]
+        skills = ", ".join(sorted({f"{task.skill} ({task.split})" for task in tasks}))
+        raise ValueError(f"no task of {name} fits {' '.join(asked)}; its skills are {skills}")
     return chosen
+
+
+def _own(name: str, path: Path, repositories: Path | None) -> list[Task]:
+    from serve.environments.own import load_own
+
+    tasks, faults = load_own(name, path, repositories)
+    for fault in faults:
+        console.print(f"[yellow]left out:[/yellow] {escape(str(fault))}", soft_wrap=True)
+    if not tasks:
+        raise ValueError(f"{path} holds no task that can be used")
+    return list(tasks)
 
 
 @main.command()
 @click.argument("name", type=TRACK, metavar="TRACK")
 @_options
-def expert(name: str, form: str, at_once: int, **choice: Any) -> None:
+def expert(name: str, form: str, at_once: int, out: Path | None, **choice: Any) -> None:
     """Run the experts of TRACK: each must solve its task."""
-    jobs = [Job(task, ScriptedPolicy(task.expert, form)) for task in _chosen(name, **choice)]
-    runs = _play(jobs, form, at_once)
+    jobs = [Job(task, ScriptedPolicy(task.expert, form)) for task in _with(_chosen(name, **choice), "expert")]
+    runs = _play(jobs, form, at_once, out, choice["repositories"])
     bad = [run for run in runs if run.outcome is None or run.outcome.score != 1]
     _report(runs, bad, "solved", "an expert did not solve its task")
 
@@ -93,10 +137,10 @@ def expert(name: str, form: str, at_once: int, **choice: Any) -> None:
 @main.command()
 @click.argument("name", type=TRACK, metavar="TRACK")
 @_options
-def wrong(name: str, form: str, at_once: int, **choice: Any) -> None:
+def wrong(name: str, form: str, at_once: int, out: Path | None, **choice: Any) -> None:
     """Run the wrong solutions of TRACK: each must be rejected by its checks."""
-    jobs = [Job(task, ScriptedPolicy(task.wrong, form)) for task in _chosen(name, **choice)]
-    runs = _play(jobs, form, at_once)
+    jobs = [Job(task, ScriptedPolicy(task.wrong, form)) for task in _with(_chosen(name, **choice), "wrong")]
+    runs = _play(jobs, form, at_once, out, choice["repositories"])
     bad = [run for run in runs if run.outcome is None or run.outcome.score == 1]
     _report(runs, bad, "rejected", "a wrong solution passed, or could not be evaluated")
 
@@ -112,15 +156,15 @@ def wrong(name: str, form: str, at_once: int, **choice: Any) -> None:
 @_options
 def run_model(
     name: str, base_url: str, model: str, api_key_env: str, temperature: float, max_tokens: int, samples: int,
-    form: str, at_once: int, **choice: Any,
+    form: str, at_once: int, out: Path | None, **choice: Any,
 ) -> None:  # fmt: skip
-    """Let a model do the tasks of TRACK."""
+    """Let a model do the tasks of TRACK. With --out, what it said and what was checked is kept."""
     key = os.environ.get(api_key_env)
     if not key:
         raise ValueError(f"{api_key_env} is not set: put the API's key there, or name another with --api-key-env")
     policy = ModelPolicy(base_url, key, model, temperature=temperature, max_tokens=max_tokens)
     jobs = [Job(task, policy) for task in _chosen(name, **choice) for _ in range(samples)]
-    runs = _play(jobs, form, at_once, policy.close)
+    runs = _play(jobs, form, at_once, out, choice["repositories"], policy.close)
     _report(runs, [run for run in runs if run.outcome is None], "evaluated", "an episode ended as an error")
 
 
@@ -134,10 +178,16 @@ def run_model(
 @click.option(
     "--behind-tls-proxy", is_flag=True, help="A proxy in front does TLS: allows another address than loopback."
 )
-def serve(host: str, port: int, places: int, key_env: str, behind_tls_proxy: bool) -> None:
+@click.option("--repositories", type=click.Path(path_type=Path), help=REPOSITORIES)
+@click.option("--pages", type=click.Path(path_type=Path), help="Folder of own pages that gui tasks may show.")
+def serve(
+    host: str, port: int, places: int, key_env: str, behind_tls_proxy: bool, repositories: Path | None,
+    pages: Path | None,
+) -> None:  # fmt: skip
     """Serve environments over HTTP. Without a key in its variable, one is made and printed."""
     from aiohttp import web
 
+    from serve.environments.gui.site import PAGES
     from serve.environments.http_server import make_app
     from serve.environments.spares import Spares
 
@@ -145,13 +195,18 @@ def serve(host: str, port: int, places: int, key_env: str, behind_tls_proxy: boo
         raise ValueError(f"--host {host}: the key would go over the network in the clear. Say --behind-tls-proxy if a "
                          "proxy in front of it does TLS, or stay on 127.0.0.1")  # fmt: skip
     require()
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ValueError(f"{host}:{port} can't be listened on: {error.strerror}; choose another --port") from error
     key = os.environ.get(key_env) or f"sk-env-{secrets.token_urlsafe(24)}"
     if not os.environ.get(key_env):
         console.print(f"key: {key}", soft_wrap=True)
     spares = Spares(1)
-    app = make_app(lambda name: track(name).make(EnvironmentSettings(start=spares.start)), key, capacity=places)
+    settings = EnvironmentSettings(start=spares.start, repositories=repositories, pages=pages or PAGES)
+    app = make_app(lambda name: track(name).make(settings), key, capacity=places)
     app.on_cleanup.append(lambda _: spares.close())
-    web.run_app(app, host=host, port=port, print=lambda text: console.print(text.splitlines()[0]))
+    web.run_app(app, sock=listening, print=lambda text: console.print(text.splitlines()[0]))
 
 
 @main.command()
@@ -162,9 +217,20 @@ def bench(what: str, as_json: bool, episodes: int | None) -> None:
     """Measure: latency of a lease; experts a second; what 1,000 episodes leave behind; kills in 200 episodes."""
     from serve.environments.bench import MEASURES, show
 
-    result = asyncio.run(MEASURES[what](console, **({"episodes": episodes} if episodes else {})))
+    said = Console(stderr=True) if as_json else console
+    result = asyncio.run(MEASURES[what](said, **({"episodes": episodes} if episodes else {})))
     show(console, result, as_json)
     sys.exit(0 if result.get("good", True) else 1)
+
+
+def _with(tasks: list[Task], kind: str) -> list[Task]:
+    """Those that have such a solution; tasks of others may have none."""
+    having = [task for task in tasks if getattr(task, kind)]
+    if len(having) < len(tasks):
+        console.print(f"[yellow]{len(tasks) - len(having)} of {len(tasks)} tasks have no {kind} solution[/yellow]")
+    if not having:
+        raise ValueError(f"none of these tasks has an entry `{kind}`: there is nothing to run")
+    return having
 
 
 async def _nothing() -> None:
@@ -172,43 +238,77 @@ async def _nothing() -> None:
 
 
 def _play(
-    jobs: Sequence[Job], form: str, at_once: int, after: Callable[[], Awaitable[None]] = _nothing
-) -> list[EpisodeRun]:
-    with Progress(console=console, transient=True) as progress:
+    jobs: Sequence[Job], form: str, at_once: int, out: Path | None, repositories: Path | None,
+    after: Callable[[], Awaitable[None]] = _nothing,
+) -> list[EpisodeRun]:  # fmt: skip
+    settings = EnvironmentSettings(repositories=repositories)
+    ended: list[EpisodeRun] = []
+    with contextlib.ExitStack() as open_files, Progress(console=console, transient=True) as progress:
+        file = None if out is None else open_files.enter_context(out.open("a", encoding="utf-8"))
         bar = progress.add_task("episodes", total=len(jobs))
+
+        def on_end(run: EpisodeRun) -> None:
+            ended.append(run)
+            progress.advance(bar)
+            if file is not None:
+                file.write(json.dumps(run.to_json(), ensure_ascii=False) + "\n")
+                file.flush()
 
         async def play_jobs() -> list[EpisodeRun]:
             try:
                 return await play_all(
-                    jobs, at_once=at_once, settings=EpisodeSettings(form=form),
-                    on_end=lambda run: progress.advance(bar),
+                    jobs, at_once=at_once, settings=EpisodeSettings(form=form), on_end=on_end,
+                    lease=lambda name: local(name, settings),
                 )  # fmt: skip
             finally:
                 await after()
 
-        return asyncio.run(play_jobs())
+        try:
+            return asyncio.run(play_jobs())
+        except KeyboardInterrupt:
+            progress.stop()
+            _show(ended)
+            console.print(f"stopped after {len(ended)} of {len(jobs)} episodes; every sandbox has ended")
+            sys.exit(130)
+
+
+def _wide(cell: str) -> tuple[str, ...]:
+    """A cell that is left out where there is no room for it."""
+    return (cell,) if console.width > 100 else ()
+
+
+def _show(runs: Sequence[EpisodeRun], bad: Sequence[EpisodeRun] = ()) -> None:
+    """A line for each episode; below, what there is to say of those that did not solve their task."""
+    table = _table("task", "level", "steps", "outcome", "seconds", "status", *_wide("skill"))
+    notes = []
+    for run in sorted(runs, key=lambda run: (run.task.skill, run.task.difficulty, run.task.task_id)):
+        score = "" if run.outcome is None else f"{run.outcome.score:+.2f}"
+        failed = [] if run.outcome is None else [check for check in run.outcome.checks if not check.passed]
+        table.add_row(
+            run.task.task_id, str(run.task.difficulty), str(len(run.steps)), score,
+            f"{run.episode.ended_at - run.episode.started_at:.2f}", run.episode.status,
+            *_wide(run.task.skill), style="red" if run in bad else "",
+        )  # fmt: skip
+        said = run.episode.reason or "; ".join(f"{check.name}: {check.detail}".strip(": ") for check in failed)
+        notes += [f"{run.task.task_id}: {' '.join(said.split())[:300]}"] if said else []
+    console.print(table)
+    for note in notes:
+        console.print(f"[dim]{escape(note)}[/dim]", soft_wrap=True)
 
 
 def _report(runs: Sequence[EpisodeRun], bad: Sequence[EpisodeRun], good_word: str, complaint: str) -> None:
-    table = Table("task", "skill", "split", "level", "steps", "outcome", "seconds", "reason")
-    for run in sorted(runs, key=lambda run: (run.task.skill, run.task.difficulty, run.task.task_id)):
-        score = "" if run.outcome is None else f"{run.outcome.score:+.2f}"
-        failed = "" if run.outcome is None else ", ".join(c.name for c in run.outcome.checks if not c.passed)
-        style = "red" if run in bad else ""
-        table.add_row(
-            run.task.task_id, run.task.skill, run.task.split, str(run.task.difficulty), str(len(run.steps)), score,
-            f"{run.episode.ended_at - run.episode.started_at:.2f}", escape(run.episode.reason or failed)[:100],
-            style=style,
-        )  # fmt: skip
-    console.print(table)
+    _show(runs, bad)
     statuses = ", ".join(f"{count} {status}" for status, count in Counter(r.episode.status for r in runs).items())
     scores = [run.outcome.score for run in runs if run.outcome is not None]
     mean = f", mean outcome {sum(scores) / len(scores):+.2f}" if scores else ""
+    solved = f", {sum(score == 1 for score in scores)} solved" if good_word == "evaluated" else ""
     took = max(run.episode.ended_at for run in runs) - min(run.episode.started_at for run in runs)
     good = len(runs) - len(bad)
-    console.print(f"{good} of {len(runs)} {good_word}; {statuses}{mean}; {took:.1f} s, {len(runs) / took:.1f} a second")
+    rate = f"{took:.1f} s, {len(runs) / took:.2g} a second"
+    console.print(f"{good} of {len(runs)} {good_word}{solved}; {statuses}{mean}; {rate}")
     if bad:
-        console.print(f"[red]{len(bad)}[/red] times {complaint}: {', '.join(run.task.task_id for run in bad[:10])}")
+        names = ", ".join(run.task.task_id for run in bad[:10])
+        console.print(f"[red]{len(bad)} of {len(runs)}[/red]: {complaint}: {names}", soft_wrap=True)
         sys.exit(1)
 
 

@@ -254,12 +254,13 @@ MEASURES: dict[str, Measure] = {"latency": latency, "throughput": throughput, "l
 def show(console: Console, result: dict[str, Any], as_json: bool) -> None:
     """As JSON, or as a table."""
     if as_json:
-        console.print_json(json.dumps(result))
+        print(json.dumps(result, indent=2, default=str))
         return
     for row in result.get("rows", []):
         console.print(", ".join(f"{k} {v:.1f}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()))
+    rest = {name: value for name, value in result.items() if name != "rows"}
     table = Table("what", "value")
-    for name, value in result.items():
-        if name != "rows":
-            table.add_row(name, str(value))
-    console.print(table)
+    for name, value in rest.items():
+        table.add_row(name, str(value))
+    if rest:
+        console.print(table)

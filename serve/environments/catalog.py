@@ -5,7 +5,7 @@ new one needs a line in `protocol.TRACKS` and nothing else.
 """
 
 import importlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -21,6 +21,7 @@ class EnvironmentSettings:
 
     start: Callable[..., Awaitable[Sandbox]] = Sandbox.start  # how they come by a sandbox: fresh, or from spares
     repositories: Path | None = None  # where the git repositories of SWE-bench rows lie
+    pages: Path | None = None  # the one folder that pages of tasks may come from; None: wherever a task says
 
 
 class TrackModule(Protocol):
@@ -67,16 +68,17 @@ def track(name: str) -> TrackModule:
     return cast(TrackModule, importlib.import_module(f"serve.environments.{name}"))
 
 
-def find_task(track_name: str, task_id: str) -> Task:
-    """A shipped task.
+def find_task(track_name: str, task_id: str, among: Iterable[Task] | None = None) -> Task:
+    """A task of a track, of ours or among these.
 
     Raises:
         ValueError: there is none of this id; names the nearest.
     """
-    tasks = {task.task_id: task for task in track(track_name).load()}
+    tasks = {task.task_id: task for task in (track(track_name).load() if among is None else among)}
     if task_id not in tasks:
         import difflib
 
-        near = difflib.get_close_matches(task_id, tasks, n=3, cutoff=0.3) or sorted(tasks)[:3]
-        raise ValueError(f"{track_name} has no task {task_id!r}; near are {', '.join(near)}")
+        near = difflib.get_close_matches(task_id, tasks, n=3, cutoff=0.5)
+        few = f"near are {', '.join(near)}" if near else f"there are {', '.join(sorted(tasks)[:3])} and others"
+        raise ValueError(f"{track_name} has no task {task_id!r}: {few}; `list {track_name}` shows all of ours")
     return tasks[task_id]

@@ -18,7 +18,7 @@ from judge.steps import action_text
 from serve.environments.catalog import TrackModule, track
 from serve.environments.context import ContextSettings, Conversation, Turn
 from serve.environments.leases import LATE_S
-from serve.environments.prompts import Format, Message, first_messages, read_answer, result_messages
+from serve.environments.prompts import Format, Message, first_messages, read_answer, result_messages, text_of
 from serve.environments.protocol import Action, Environment, EnvironmentFailed, Observation, Outcome
 from serve.environments.tasks import Task, TaskError
 from storage.records import Episode, Step
@@ -83,6 +83,24 @@ class EpisodeRun:
     task: Task
     steps: tuple[SeenStep, ...]
     outcome: Outcome | None
+
+    def to_json(self) -> dict[str, Any]:
+        """For people and programs that read it: what was said and seen, the checks, how it ended. No pictures."""
+        episode = self.episode
+        return {
+            "task_id": self.task.task_id, "track": self.task.track, "skill": self.task.skill,
+            "episode_id": episode.episode_id, "status": episode.status, "reason": episode.reason,
+            "outcome": None if self.outcome is None else self.outcome.to_json(),
+            "started_at": episode.started_at, "ended_at": episode.ended_at,
+            "prompt": [_without_pictures(message) for message in self.steps[0].messages] if self.steps else [],
+            "steps": [
+                {
+                    "answer": step.answer, "observation": step.after.text, "exchange_id": step.exchange_id,
+                    "fault": step.action.fault, "duration_s": step.duration_s,
+                }
+                for step in self.steps
+            ],
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +205,7 @@ class _Player:
             raise PolicyFailed(f"it raised {type(error).__name__}: {error}") from error
         if not isinstance(answer, PolicyAnswer) or not isinstance(answer.message, dict):
             raise PolicyFailed(f"it gave {str(answer)[:80]}: a PolicyAnswer with an assistant message is needed")
-        return messages, replace(answer, message=_sendable(answer.message)), began
+        return messages, replace(answer, message=_plain(answer.message)), began
 
     async def _step(
         self, messages: list[Message], answer: PolicyAnswer, began: float, seen: Observation
@@ -202,6 +220,16 @@ class _Player:
 
     def _shown(self, seen: Observation) -> Observation:
         return seen if self._settings.images else Observation(text=seen.text, facts=seen.facts)
+
+
+def _without_pictures(message: Message) -> Message:
+    return {**message, "content": text_of(message)} if isinstance(message.get("content"), list) else message
+
+
+def _plain(answer: Message) -> Message:
+    """An answer as it is shown again: its words, without the parts that some APIs answer in."""
+    parts = isinstance(answer.get("content"), list)
+    return _sendable({**answer, "content": text_of(answer)} if parts else answer)
 
 
 def _sendable(value: Any) -> Any:

@@ -31,8 +31,18 @@ class ScriptedPolicy:
         return PolicyAnswer(message=write_answer(module, action, self.form))
 
 
+def _answer(completion: Any) -> Any:
+    """The assistant message, or None where this is no completion: the client parses whatever comes."""
+    choices = getattr(completion, "choices", None)
+    return getattr(choices[0], "message", None) if isinstance(choices, list) and choices else None
+
+
 class ModelPolicy:
-    """Any OpenAI-compatible model; our own gateway names the exchange of each answer."""
+    """Any OpenAI-compatible model; our own gateway names the exchange of each answer.
+
+    Its requests are `side` turns there: recorded, and left out of what is learned from live traffic. What an episode
+    teaches comes from its outcome.
+    """
 
     def __init__(
         self, base_url: str, api_key: str, model: str, *, temperature: float = 1.0, max_tokens: int = 512,
@@ -52,14 +62,19 @@ class ModelPolicy:
         from openai import OpenAIError
 
         tools = {"tools": request.tools} if request.tools else {}
-        headers = {"X-Session-Id": request.episode_id}
+        headers = {"X-Session-Id": request.episode_id, "X-Turn-Type": "side"}
         try:
             response = await self._client.chat.completions.with_raw_response.create(
                 messages=request.messages, extra_headers=headers, **self._asked, **tools
             )
-            answer = response.parse().choices[0].message
-        except (OpenAIError, IndexError) as error:
+            answer = _answer(response.parse())
+        except (OpenAIError, ValueError) as error:
             raise PolicyFailed(f"{type(error).__name__}: {error}") from error
+        if answer is None:
+            kind = response.headers.get("content-type", "no content type")
+            raise PolicyFailed(
+                f"{self._client.base_url} answered with no chat completion ({kind}): does the base URL end in /v1?"
+            )
         message = {"role": "assistant", "content": answer.content or ""}
         if answer.tool_calls:
             message["tool_calls"] = [call.model_dump(exclude_none=True) for call in answer.tool_calls]

@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -56,6 +57,7 @@ class PoolSettings:
     max_waiting: int = 256  # who comes beyond that is told to come again
     wait_s: float = 120.0  # for a place
     cpus_per_worker: float = 0.0  # on a cluster: what Ray reserves, and spreads by
+    repositories: Path | None = None  # on every node: where the git repositories of SWE-bench rows lie
 
     def __post_init__(self) -> None:
         for name in ("light_workers", "gui_workers", "spares", "max_waiting"):
@@ -173,7 +175,7 @@ class EnvironmentPool:
     def _new(self, kind: str) -> _Worker:
         places = self._places[kind][1]
         options = {"num_cpus": self._settings.cpus_per_worker, "scheduling_strategy": "SPREAD"}
-        handle = EnvironmentWorker.options(**options).remote(places, self._settings.spares)
+        handle = EnvironmentWorker.options(**options).remote(places, self._settings.spares, self._settings.repositories)
         return _Worker(f"{kind}-{next(self._numbers)}", kind, handle, places)
 
     def _hand_out(self, kind: str) -> None:

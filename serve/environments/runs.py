@@ -18,9 +18,9 @@ Lease = Callable[[str], AbstractAsyncContextManager[Environment]]  # a track -> 
 
 
 @asynccontextmanager
-async def local(name: str) -> AsyncIterator[Environment]:
+async def local(name: str, settings: EnvironmentSettings | None = None) -> AsyncIterator[Environment]:
     """A fresh environment in this process."""
-    environment = track(name).make(EnvironmentSettings())
+    environment = track(name).make(settings or EnvironmentSettings())
     try:
         yield environment
     finally:

@@ -5,6 +5,7 @@ What it leaves out: which lease goes to which worker (`pool.py`). Errors cross a
 
 import asyncio
 import os
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -21,15 +22,16 @@ from serve.environments.spares import Spares
 class EnvironmentWorker:
     """Environments of some tracks, at most `capacity` at once."""
 
-    def __init__(self, capacity: int, spares: int) -> None:
+    def __init__(self, capacity: int, spares: int, repositories: Path | None = None) -> None:
         self._spares = Spares(spares)
+        self._settings = EnvironmentSettings(start=self._spares.start, repositories=repositories)
         self._tracks: set[str] = set()
         self._table = LeaseTable(self._make, capacity)
         self._reaper: asyncio.Task | None = None
 
     def _make(self, name: str) -> Environment:
         self._tracks.add(name)
-        return track(name).make(EnvironmentSettings(start=self._spares.start))
+        return track(name).make(self._settings)
 
     async def call(self, lease_id: str, what: str, *args: Any) -> tuple[str, Any]:
         """One request of a lease: ("ok", its result), or (an error's name, its text)."""

@@ -7,7 +7,6 @@ What it leaves out: what happens in a context (`window.py`); limits on the numbe
 
 import asyncio
 import contextlib
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from serve.environments.gui.elements import STEADY
 from serve.environments.gui.jail import unavailable, write_script
 from serve.environments.gui.site import Gate
 from serve.environments.protocol import EnvironmentFailed
+from serve.environments.scratch import scratch
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser as Chromium
@@ -141,8 +141,8 @@ class Browser:
     async def _start(self) -> "Chromium":
         from playwright.async_api import async_playwright
 
-        with tempfile.TemporaryDirectory(prefix="clawrl-gui-") as folder:
-            script = write_script(Path(folder))
+        with scratch("gui") as folder:
+            script = write_script(folder)
             for _ in range(STARTS):
                 if self._driver is None:
                     self._driver = await async_playwright().start()

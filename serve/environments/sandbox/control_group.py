@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from serve.environments.scratch import began
 from serve.environments.tasks import Limits
 
 NAME = "clawrl-sandbox"
@@ -92,7 +93,7 @@ def make(limits: Limits) -> Group | None:
 
 
 def _make(places: tuple[Path, Path], limits: Limits) -> Group:
-    name = f"{NAME}-{os.getpid()}-{_began(os.getpid())}-{next(_numbers)}"
+    name = f"{NAME}-{os.getpid()}-{began(os.getpid())}-{next(_numbers)}"
     group = Group(*(place / name for place in places))
     disks = 4 * limits.disk_mb  # each of its large memory file systems may be full
     memory, processes = (limits.memory_mb + disks + SLACK_MB) << 20, limits.processes + MORE_PROCESSES
@@ -201,14 +202,6 @@ def _sweep(places: tuple[Path, Path]) -> None:
     """Remove what processes that are gone have left."""
     for place in dict.fromkeys(places):
         for folder in place.glob(f"{NAME}-*"):
-            pid, began = folder.name.removeprefix(f"{NAME}-").split("-")[:2]
-            if _began(int(pid)) != began:
+            pid, start = folder.name.removeprefix(f"{NAME}-").split("-")[:2]
+            if began(int(pid)) != start:
                 Group(folder, folder).remove()
-
-
-def _began(pid: int) -> str:
-    """When it began, so that a number that is used again is another process; "" where it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
-    except (FileNotFoundError, ProcessLookupError):
-        return ""

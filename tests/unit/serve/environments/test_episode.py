@@ -1,5 +1,6 @@
 """Episodes on real environments: formats, limits, what was seen, and how failures end."""
 
+import asyncio
 from dataclasses import replace
 
 import pyarrow as pa
@@ -121,3 +122,68 @@ def test_tools_are_openai_declarations(name: str) -> None:
 def test_an_answer_without_calls_is_the_tracks_matter() -> None:
     action = read_answer(track("terminal"), find_task("terminal", easy().task_id), {"content": "hm"}, "tools")
     assert action == Action(text="hm")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"role": "assistant", "content": None},
+        {"role": "assistant", "content": [{"type": "text", "text": "hm"}, {"type": "image"}, 5]},
+        {"role": "assistant", "tool_calls": ["x"]},
+        {"role": "assistant", "tool_calls": [{"function": "bash"}]},
+        {"role": "assistant", "tool_calls": {"function": "bash"}},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "bash", "arguments": "[" * 200_000}}]},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "bash", "arguments": '{"command": "true"}'}}]},
+        {"role": "assistant", "content": "half a pair: \ud83d"},
+        {},
+    ],
+)
+@pytest.mark.parametrize("form", ["tools", "plain"])
+async def test_whatever_a_policy_answers_the_episode_goes_on_and_can_be_stored(answer: dict, form: str) -> None:
+    async with local("terminal") as environment:
+        settings = EpisodeSettings(form=form)
+        policy = Says(answer, answer)
+        run = await run_episode(environment, replace(easy(), limits=replace(easy().limits, steps=2)), policy,
+                                episode_id="odd", settings=settings)  # fmt: skip
+    assert (run.episode.status, len(run.steps)) == ("truncated", 2)
+    pa.Table.from_pylist([to_row(run.episode)], schema=schema(Episode))
+
+
+class Raises:
+    """A policy that does this."""
+
+    def __init__(self, what: object) -> None:
+        self.what = what
+
+    async def act(self, request: PolicyRequest) -> PolicyAnswer:
+        if isinstance(self.what, BaseException):
+            raise self.what
+        if self.what == "sleeps":
+            await asyncio.sleep(60)
+        return self.what  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (RuntimeError("broken"), "policy: it raised RuntimeError: broken"),
+        (TimeoutError("the engine"), "policy: it raised TimeoutError: the engine"),
+        (None, "policy: it gave None"),
+        (PolicyAnswer(message=None), "a PolicyAnswer with an assistant message is needed"),  # type: ignore[arg-type]
+    ],
+)
+async def test_a_policy_that_fails_ends_its_own_episode_with_its_reason(what: object, said: str) -> None:
+    run = await run_episode(EnvironmentStandIn(), task(), Raises(what), episode_id="e")
+    assert run.episode.status == "error" and said in run.episode.reason
+
+
+async def test_a_policy_that_outlasts_the_episode_is_truncated_and_evaluated() -> None:
+    short = replace(task(), limits=replace(task().limits, episode_s=0.2))
+    run = await run_episode(EnvironmentStandIn(), short, Raises("sleeps"), episode_id="e")
+    assert run.episode.status == "truncated" and run.outcome is not None
+
+
+async def test_an_environment_that_raises_anything_is_an_error_of_its_own_episode() -> None:
+    environment = EnvironmentStandIn()
+    run = await run_episode(environment, task(), Says({"role": "assistant", "content": "raise"}), episode_id="e")
+    assert run.episode.status == "error" and "RuntimeError: a fault of ours" in run.episode.reason

@@ -139,3 +139,35 @@ async def test_a_server_that_is_gone_is_an_environment_that_failed(monkeypatch) 
 def test_a_short_key_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 16"):
         make_app(lambda name: EnvironmentStandIn(), "short")
+
+
+async def test_what_a_client_does_wrong_is_told_and_spoils_nothing() -> None:
+    async with server() as url:
+        assert (await ask(f"{url}/v1/leases", body={"track": "terminal", "foo": 1}))[0] == 400
+        _, lease = await ask(f"{url}/v1/leases", body={"track": "terminal"})
+        base = f"{url}/v1/leases/{lease['lease_id']}"
+        huge = task().to_json() | {"limits": {"memory_mb": 3_000_000}}
+        status, told = await ask(f"{base}/reset", body={"task": huge})
+        assert status == 400 and "memory_mb is 3e+06: this server gives at most 8192" in told["error"]["message"]
+        assert (await ask(f"{base}/reset", body={"task": task().to_json()}))[0] == 200
+        other = task(steps_s=1).to_json()
+        status, told = await ask(f"{base}/reset", body={"task": other})
+        assert status == 400 and "another of the same id" in told["error"]["message"]
+        call = {"name": "bash", "arguments": '{"command": "ls"}', "call_id": "1"}
+        status, told = await ask(f"{base}/step", body={"index": 0, "action": {"calls": [call]}})
+        assert status == 400 and "action.calls[0].arguments" in told["error"]["message"]
+        assert (await ask(f"{base}/step", body={"index": 0, "action": {"text": "x"}}))[0] == 200
+        assert (await ask(f"{base}/evaluate"))[0] == 200
+        status, told = await ask(f"{base}/step", body={"index": 1, "action": {"text": "y"}})
+        assert status == 400 and "the episode is over" in told["error"]["message"]
+
+
+async def test_json_that_is_nested_too_deeply_is_refused() -> None:
+    import aiohttp
+
+    async with (
+        server() as url,
+        aiohttp.ClientSession(headers={"Authorization": f"Bearer {KEY}"}) as session,
+        session.post(f"{url}/v1/leases", data="[" * 200_000) as response,
+    ):
+        assert response.status == 400 and "nested too deeply" in await response.text()

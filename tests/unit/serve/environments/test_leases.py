@@ -227,3 +227,17 @@ def test_the_queue_loses_nothing_and_keeps_each_owners_order(asked: list[tuple[s
     for at in range(len(rounds) - 1):  # the same owner twice in a row: nobody else waits any more
         if rounds[at] == rounds[at + 1]:
             assert set(rounds[at:]) == {rounds[at]}
+
+
+async def test_after_a_task_that_was_refused_the_same_lease_takes_one_that_is_whole() -> None:
+    bench = Bench()
+    await bench.table.open("a", "terminal", TERMS)
+    bench.made[-1].reset = _refuses  # type: ignore[method-assign]
+    with pytest.raises(TaskError, match="checks"):
+        await bench.table.reset("a", task("broken"))
+    del bench.made[-1].reset
+    assert (await bench.table.reset("a", task("whole"))).text == "begun"
+
+
+async def _refuses(given: object) -> None:
+    raise TaskError("checks are missing")

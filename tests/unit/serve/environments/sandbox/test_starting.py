@@ -199,6 +199,7 @@ def test_ordinary_user() -> None:
             "serve/__init__.py",
             "serve/environments/__init__.py",
             "serve/environments/protocol.py",
+            "serve/environments/scratch.py",
             "serve/environments/tasks.py",
         ):
             shutil.copyfile(root / file, folder / file)
