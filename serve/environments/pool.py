@@ -298,6 +298,12 @@ class Pool:
         finally:
             await environment.close()
 
+    async def __aenter__(self) -> "Pool":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
     async def status(self) -> dict[str, Any]:
         """Its workers, leases, queue and counts."""
         return await self._actor.status.remote()

@@ -61,8 +61,6 @@ EXAMPLE_PLAIN = (
     "```python\nprint(7 * 6)\n```",
     "42",
     "Answer: 42",
-    f"What is the capital of Norway? The final answer is one word.\n\n{_RUN}",
-    "Answer: Oslo",
 )
 
 
