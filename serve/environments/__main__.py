@@ -11,7 +11,7 @@ import secrets
 import socket
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +45,18 @@ def main() -> None:
 @click.argument("name", type=TRACK, metavar="TRACK")
 def list_tasks(name: str) -> None:
     """The tasks of TRACK, by skill."""
-    table = _table("task", "skill", "split", "level", "steps")
-    for task in sorted(track(name).load(), key=lambda task: (task.split, task.skill, task.difficulty)):
+    tasks = sorted(track(name).load(), key=lambda task: (task.split, task.skill, task.difficulty))
+    table = _table(tasks, "skill", "split", "level", "steps")
+    for task in tasks:
         table.add_row(task.task_id, task.skill, task.split, str(task.difficulty), str(len(task.expert)))
     console.print(table)
     console.print("[dim]level: 1 easy to 5 hard; steps: of its expert[/dim]")
 
 
-def _table(first: str, *others: str) -> Table:
-    """Whose first column, the one that other commands take, is never cut."""
+def _table(tasks: Iterable[Task], *others: str) -> Table:
+    """Whose first column, the names that other commands take, is never cut."""
     table = Table()
-    table.add_column(first, no_wrap=True, min_width=len(first))
+    table.add_column("task", no_wrap=True, min_width=max((len(task.task_id) for task in tasks), default=4))
     for name in others:
         table.add_column(name, no_wrap=name not in ("skill", "split"), overflow="fold")
     return table
@@ -279,7 +280,8 @@ def _wide(cell: str) -> tuple[str, ...]:
 
 def _show(runs: Sequence[EpisodeRun], bad: Sequence[EpisodeRun] = ()) -> None:
     """A line for each episode; below, what there is to say of those that did not solve their task."""
-    table = _table("task", "level", "steps", "outcome", "seconds", "status", *_wide("skill"))
+    tasks = [run.task for run in runs]
+    table = _table(tasks, "level", "steps", "outcome", "seconds", "status", *_wide("skill"))
     notes = []
     for run in sorted(runs, key=lambda run: (run.task.skill, run.task.difficulty, run.task.task_id)):
         score = "" if run.outcome is None else f"{run.outcome.score:+.2f}"
