@@ -3,6 +3,9 @@
 What it does: finds the calls in an action (<tool_call> blocks, else fenced blocks, else the text without thinking), the
 names they call, the commands they run, and how many tests a run of tests passed.
 What it leaves out: parsing shell. A command is recognised by its words.
+
+The texts are a policy's, of any length: each pattern takes a time in proportion to the text. None has two repetitions
+side by side that both take the same characters, nor one that runs on to the end of the text from many places.
 """
 
 import json
@@ -10,7 +13,7 @@ import re
 from dataclasses import dataclass
 
 _THINKING = re.compile(r"<(think|thinking|reasoning)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
-_CALLS = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|\Z)", re.DOTALL)
+_CALLS = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _BLOCKS = re.compile(r"^```[^\n]*\n(.*?)(?:^```|\Z)", re.DOTALL | re.MULTILINE)
 _TEST_RUN = re.compile(
     r"\b(?:pytest|py\.test|unittest|tox|nox|ctest|jest|vitest|mocha|rspec|phpunit)\b"
@@ -22,12 +25,13 @@ _END_NAMES = ("done", "finish", "answer", "submit", "submit_answer", "stop")
 # What may leave the screen as it is: looking, waiting, pointing, and the end.
 _QUIET_NAMES = ("wait", "sleep", "screenshot", "observe", "look", "read", "hover", "move", *_END_NAMES)
 _ANSWERING = re.compile(  # commands whose exit code 1 is an answer: no match, not equal, not there
-    r"(?:^|[|;&]\s*|\bgit\s+)(grep|egrep|fgrep|rg|diff|cmp|test|\[|pgrep|which|type|command\s+-v)\b[^|;&]*$"
+    r"(?:\A\s*|\bgit\s+)(grep|egrep|fgrep|rg|diff|cmp|test|\[|pgrep|which|type|command\s+-v)\b"
 )
 _PROGRAM = re.compile(r"(?:^|[|;&(]\s*)(?:\./\S|(?:bash|sh|python3?|node|perl|ruby|make)\b(?!\s+-))", re.MULTILINE)
 _PASSED = re.compile(r"\b(\d+) (?:tests? )?pass(?:ed|ing)\b")
 _FAILED = re.compile(r"\b(\d+) (?:tests? )?(?:failed|failing|errors?)\b")
-_UNITTEST = re.compile(r"^Ran (\d+) tests? in .*?^(OK|FAILED)\b(.*?)$", re.DOTALL | re.MULTILINE)
+_UNITTEST_RAN = re.compile(r"^Ran (\d+) tests? in ", re.MULTILINE)
+_UNITTEST_SAID = re.compile(r"^(?:OK|FAILED)\b(.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +45,14 @@ class Counts:
 def core(action: str) -> str:
     """The calls alone, white space folded: what makes two actions the same whatever was thought."""
     plain = _THINKING.sub("", action)
-    found = _CALLS.findall(plain) or _BLOCKS.findall(plain) or [plain]
+    found = _calls(plain) or _BLOCKS.findall(plain) or [plain]
     return "\n".join(" ".join(part.split()) for part in found if part.strip())
 
 
 def names(action: str) -> tuple[str, ...]:
     """The names that the action calls; of an action in plain text, the first word of its last line."""
     plain = _THINKING.sub("", action).strip()
-    if blocks := _CALLS.findall(plain):
+    if blocks := _calls(plain):
         found = [_as_call(block)[0] for block in blocks]
     else:
         lines = (_BLOCKS.findall(plain) or [plain])[-1].strip().splitlines() or [""]
@@ -59,9 +63,13 @@ def names(action: str) -> tuple[str, ...]:
 def commands(action: str) -> str:
     """The text of what the action runs: the text arguments of its calls, else its blocks."""
     plain = _THINKING.sub("", action)
-    if blocks := _CALLS.findall(plain):
+    if blocks := _calls(plain):
         return "\n".join(_as_call(block)[1] for block in blocks)
     return "\n".join(_BLOCKS.findall(plain) or [plain]).strip()
+
+
+def _calls(text: str) -> list[str]:
+    return [found.strip() for found in _CALLS.findall(text)]
 
 
 def _as_call(block: str) -> tuple[str, str]:
@@ -105,7 +113,7 @@ def ends(action: str) -> bool:
 
 def asks_by_exit_code(action: str) -> str | None:
     """The command whose exit code 1 is a normal answer, where the action ends on one."""
-    found = _ANSWERING.search(commands(action).strip())
+    found = _ANSWERING.search(re.split(r"[|;&]", commands(action))[-1].strip())
     return " ".join(found.group(1).split()) if found else None
 
 
@@ -113,9 +121,9 @@ def count_tests(action: str, result: str) -> Counts | None:
     """How many tests passed and failed, by what a test runner printed; None where none ran."""
     if not runs_tests(action):
         return None
-    if found := _UNITTEST.search(result):
-        failed = sum(int(number) for number in re.findall(r"(?:failures|errors)=(\d+)", found.group(3)))
-        return Counts(int(found.group(1)) - failed, failed)
+    if (ran := _UNITTEST_RAN.search(result)) and (said := _UNITTEST_SAID.search(result, ran.end())):
+        failed = sum(int(number) for number in re.findall(r"(?:failures|errors)=(\d+)", said.group(1)))
+        return Counts(int(ran.group(1)) - failed, failed)
     lines = [line for line in result.splitlines() if _PASSED.search(line) or _FAILED.search(line)]
     if not lines:
         return None

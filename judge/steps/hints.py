@@ -73,7 +73,7 @@ _FORMS: tuple[tuple[re.Pattern[str], _Words], ...] = (
         lambda found: f"Leave out the argument {found[1]}: it is not known.",
     ),
     (
-        re.compile(r"^\s*usage:\s+(\S[^\n]{4,300})", _LINES),
+        re.compile(r"^[^\S\n]*usage:\s+(\S[^\n]{4,300})", _LINES),
         lambda found: f"Call it in this form: {found[1].strip()}",
     ),
 )

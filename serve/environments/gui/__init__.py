@@ -16,10 +16,13 @@ __all__ = [
 
 
 def make(settings: Any = None) -> Environment:
-    """An environment for one episode at a time; all of a process share one browser. There is nothing to set."""
+    """An environment for one episode at a time; all of a process share one browser.
+
+    Of the settings, `pages` is the folder that tasks' own pages may lie in; None: any.
+    """
     from serve.environments.gui.environment import GuiEnvironment
 
-    return GuiEnvironment()
+    return GuiEnvironment(pages=getattr(settings, "pages", None))
 
 
 def tools(task: Task) -> list[dict[str, Any]]:

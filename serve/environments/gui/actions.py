@@ -11,12 +11,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from serve.environments.gui import elements
+from serve.environments.gui.browser import first_line
 from serve.environments.gui.tree import Element
 from serve.environments.gui.window import Gone, Window
 from serve.environments.protocol import Call
 
 TEXT_CHARS = 2000  # of one `type`
 TYPED_CHARS = 120  # typed key by key; longer texts are put in at once
+MAX_OPTIONS = 100  # of one `select`
+SHOWN_CHARS = 80  # of what the policy wrote, where a fault repeats it
 WAIT_S = 5.0
 KEYS = {
     "Enter", "Escape", "Tab", "Space", "Backspace", "Delete", "ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "Home",
@@ -28,6 +31,7 @@ SPELLINGS = {
 }  # fmt: skip
 MODIFIERS = {"Control", "Shift", "Alt"}
 WITH_CONTROL = set("abeiklsuyz")  # neither the clipboard's letters nor the browser's own (new window, close, ...)
+_HALF = re.compile(r"[\ud800-\udfff]")
 DIRECTIONS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
 
 
@@ -48,22 +52,29 @@ class Hand:
         Raises:
             Fault: it can't be done, and why.
         """
+        from playwright.async_api import Error
+
         entry = ACTIONS.get(call.name)
         if entry is None:
-            raise Fault(f"there is no action {call.name!r}; there are {', '.join(ACTIONS)}")
+            raise Fault(f"there is no action {_short(call.name)}; there are {', '.join(ACTIONS)}")
         takes, act = entry
         given = {key: value for key, value in call.arguments.items() if value is not None}
         if unknown := sorted(set(given) - set(takes)):
-            raise Fault(f"{call.name} takes no {unknown[0]!r}; it takes {', '.join(takes) or 'nothing'}")
+            raise Fault(f"{call.name} takes no {_short(unknown[0])}; it takes {', '.join(takes) or 'nothing'}")
         for key, (kind, needed) in takes.items():
             if key not in given and needed:
                 raise Fault(f"{call.name} needs {key!r} ({KINDS[kind]})")
             if key in given and not _is(given[key], kind):
-                raise Fault(f"{call.name}: {key} is {given[key]!r}: {KINDS[kind]} is needed")
+                raise Fault(f"{call.name}: {key} is {_short(given[key])}: {KINDS[kind]} is needed")
+            if key in given and any(_HALF.search(text) for text in _texts(given[key])):
+                raise Fault(f"{call.name}: {key} holds half of a surrogate pair, which is no character")
         try:
             return await act(self, **{PARAMETERS.get(key, key): value for key, value in given.items()})
         except Gone as gone:
             raise Fault("the element is no longer on the page") from gone
+        except Error as error:  # what Playwright refuses of a page that is alive was asked for wrongly
+            await self.window.check_alive(error)
+            raise Fault(f"{call.name}: it can't be done: {first_line(error)}") from error
 
     def element(self, element_id: str) -> Element:
         """The element of an id; "[e12]" and "12" are read as "e12"."""
@@ -74,7 +85,7 @@ class Hand:
         if self.window.ids.known(name):
             raise Fault(f"{name} is no longer on the page")
         like = next(iter(self.shown), "e1")
-        raise Fault(f"there is no element {element_id!r}: use an id that the page shows, like {like}")
+        raise Fault(f"there is no element {_short(element_id)}: use an id that the page shows, like {like}")
 
     async def point(self, element: Element, usable: bool = True) -> tuple[float, float]:
         """Where the element can be pointed at; scrolls it into view."""
@@ -130,12 +141,15 @@ class Hand:
             if not await self.window.call(found, elements.TAKE_KEYS):
                 raise Fault(f"{found.label} takes no keys")
             where = f" on {found.label}"
-        await self.keyboard.press(name)
+        if len(name) == 1 and not name.isascii():
+            await self.keyboard.insert_text(name)  # a character that no key of the keyboard has
+        else:
+            await self.keyboard.press(name)
         return f"pressed {name}{where}"
 
     async def scroll(self, direction: str, element: str | None = None) -> str:
         if direction not in DIRECTIONS:
-            raise Fault(f"scroll: direction is {direction!r}: one of {', '.join(DIRECTIONS)} is needed")
+            raise Fault(f"scroll: direction is {_short(direction)}: one of {', '.join(DIRECTIONS)} is needed")
         x, y = DIRECTIONS[direction]
         found = self.element(element) if element is not None else None
         if found is not None:
@@ -149,6 +163,8 @@ class Hand:
 
     async def select(self, element: str, option: str | list[str]) -> str:
         found = self.element(element)
+        if isinstance(option, list) and len(option) > MAX_OPTIONS:
+            raise Fault(f"select: {len(option)} options: {MAX_OPTIONS} at once are the most")
         await self.point(found)
         answer = await self.window.call(found, elements.SELECT, [option] if isinstance(option, str) else option)
         if "fault" in answer:
@@ -223,6 +239,18 @@ def _is(value: Any, kind: str) -> bool:
     return isinstance(value, str)
 
 
+def _texts(value: Any) -> list[str]:
+    return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)]
+
+
+def _short(value: Any) -> str:
+    """A value that the policy wrote, cut."""
+    if isinstance(value, list) and len(value) > 5:
+        return f"{_short(value[:5])} and {len(value) - 5} more"
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}... ({len(text)} characters)"
+
+
 def _key(written: str) -> str:
     """A key or a chord as Playwright spells it."""
     parts = [written] if len(written) == 1 else re.split(r"\+(?=.)", written)
@@ -231,9 +259,11 @@ def _key(written: str) -> str:
     parts = [part if len(part) == 1 else names.get(part.lower(), part) for part in parts]
     *held, key = parts
     if unknown := [one for one in held if one not in MODIFIERS]:
-        raise Fault(f"key: {unknown[0]!r} can't be held down; Control, Shift, Alt can")
+        raise Fault(f"key: {_short(unknown[0])} can't be held down; Control, Shift, Alt can")
     if key not in KEYS and not (len(key) == 1 and key.isprintable()):
-        raise Fault(f"key: {written!r} is unknown; known are single characters and {', '.join(sorted(KEYS))}")
+        raise Fault(f"key: {_short(written)} is unknown; known are single characters and {', '.join(sorted(KEYS))}")
+    if held and not key.isascii():
+        raise Fault(f"key: {_short(written)} is unknown: {key} is on no key, so nothing can be held down with it")
     if "Control" in held and len(key) == 1 and key.lower() not in WITH_CONTROL:
         raise Fault(f"key: {written!r} is not available here")
     if "Alt" in held and key in ("ArrowLeft", "ArrowRight", "Home"):

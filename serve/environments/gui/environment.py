@@ -12,38 +12,49 @@ from typing import Any, TypeVar
 
 from serve.environments.gui.actions import Fault, Hand
 from serve.environments.gui.browser import START_S, Browser, first_line, shared
+from serve.environments.gui.load import check_payload, folder_of
 from serve.environments.gui.pictures import Screens
-from serve.environments.gui.site import ORIGIN, PAGES, Site
+from serve.environments.gui.site import ORIGIN, Site
 from serve.environments.gui.tree import DIFF_LINES, differ, within
 from serve.environments.gui.window import Gone, Look, Window
 from serve.environments.protocol import Action, Check, EnvironmentFailed, Observation, Outcome, StepResult
 from serve.environments.tasks import Limits, Task, TaskError
 
 CHECK_S = 5.0  # of one check
+MAX_CALLS = 16  # of one answer
+FAULT_CHARS = 1000  # of what is said of a fault
 TREE_CHARS = 50_000  # of the fact `tree`, which judges read
 T = TypeVar("T")
 
 
 class GuiEnvironment:
-    """One episode at a time in one context of the process's browser."""
+    """One episode at a time in one context of the process's browser.
 
-    def __init__(self, browser: Browser | None = None) -> None:
+    With `pages`, a task's own pages must lie in that folder: a task that comes over HTTP names no other of the host.
+    """
+
+    def __init__(self, browser: Browser | None = None, pages: Path | None = None) -> None:
         self._browser = browser
+        self._pages = pages
+        self._checks: list[dict[str, str]] = []
         self._window: Window | None = None
-        self._task: Task | None = None
         self._limits = Limits()
         self._shown: Look | None = None
         self._screens = Screens()
 
     async def reset(self, task: Task) -> Observation:
-        """Load the task's page in a fresh context."""
+        """Load the task's page in a fresh context.
+
+        Raises:
+            TaskError: a field of the task is wrong, or its page is not served here.
+            EnvironmentFailed: the page does not load.
+        """
         await self.close()
-        self._task, self._limits = task, task.limits
-        site = Site(folder_of(task))
+        payload, site = self._read(task)
+        self._limits, self._checks = task.limits, payload["checks"]
         browser = self._browser or shared()
         limit_s = self._limits.step_s
-        start, storage = task.payload.get("start", ""), task.payload.get("storage", {})
-        opening = Window.open(browser, site, start, storage, limit_s)
+        opening = Window.open(browser, site, payload["start"], payload["storage"], limit_s)
         try:
             self._window = await asyncio.wait_for(opening, limit_s + START_S)  # the browser itself may have to start
         except TimeoutError as error:
@@ -54,6 +65,15 @@ class GuiEnvironment:
         text = "\n".join(self._page_lines(look, self._window.take_notes()))
         browser.prepare()
         return Observation(text=text, images=(look.png,), facts=_facts(look, (), None, False))
+
+    def _read(self, task: Task) -> tuple[dict[str, Any], Site]:
+        def fail(name: str, what: str) -> TaskError:
+            return TaskError(f"{task.source or task.task_id}: {name}: {what}")
+
+        if not isinstance(task.instruction, str) or not task.instruction.strip():
+            raise fail("instruction", f"{task.instruction!r:.100}: a text is needed")
+        payload = check_payload(task.payload, fail)
+        return payload, Site(folder_of(task.payload.get("pages"), payload["page"], self._pages, fail))
 
     async def step(self, action: Action) -> StepResult:
         """Carry out an answer's calls, in order, up to the first that can't be done."""
@@ -68,13 +88,13 @@ class GuiEnvironment:
         lines = [*happened, *window.take_notes(), *_diff_lines(diff), ""]
         lines += self._page_lines(look, [], sum(len(line) + 1 for line in lines))
         facts = _facts(look, diff, share, bool(diff) or look.url != before.url or share > 0)
-        return StepResult(observation=Observation(text="\n".join(lines), images=(look.png,), facts=facts), done=done)
+        text = _cut("\n".join(lines), 2 * self._limits.output_chars).encode("utf-8", "replace").decode("utf-8")
+        return StepResult(observation=Observation(text=text, images=(look.png,), facts=facts), done=done)
 
     async def evaluate(self) -> Outcome:
         """Run the task's checks in the page."""
         window, _ = self._open()
-        assert self._task is not None
-        checks = [await self._check(window, one) for one in self._task.payload["checks"]]
+        checks = [await self._check(window, one) for one in self._checks]
         return Outcome.of(tuple(checks))
 
     async def close(self) -> None:
@@ -97,7 +117,9 @@ class GuiEnvironment:
         try:
             if fault:
                 raise Fault(fault)
-            for call in action.calls:
+            for number, call in enumerate(action.calls):
+                if number == MAX_CALLS:
+                    raise Fault(f"{MAX_CALLS} actions in one answer are the most")
                 happened.append(await hand.carry_out(call))
                 done = call.name == "done"
                 if done:
@@ -105,7 +127,7 @@ class GuiEnvironment:
                 await window.settle()
         except Fault as found:
             nothing = "nothing was done" if not happened else "what follows was not done"
-            happened.append(f"{nothing}: {found}")
+            happened.append(_cut(f"{nothing}: {found}", FAULT_CHARS))
         return happened, done, await self._look(window)
 
     async def _look(self, window: Window) -> Look:
@@ -156,11 +178,11 @@ class GuiEnvironment:
                 return Check(name=name, passed=False, detail=first_line(error))
             raise EnvironmentFailed(f"check {name!r}: {first_line(error)}") from error
         if not isinstance(value, bool):
-            raise EnvironmentFailed(f"check {name!r} gave {value!r}: true or false is needed")
+            raise EnvironmentFailed(f"check {name!r:.100} gave {value!r:.80}: true or false is needed")
         return Check(name=name, passed=value)
 
     def _page_lines(self, look: Look, first: list[str], used: int = 0) -> list[str]:
-        lines = [*first, f'page "{look.title}" {look.url.removeprefix(ORIGIN)}']
+        lines = [*first, f'page "{_cut(look.title, 200)}" {_cut(look.url.removeprefix(ORIGIN), 300)}']
         rest = max(self._limits.output_chars - used - len(lines[-1]), 400)
         return lines + within(look.tree.lines, rest, "the page")
 
@@ -179,13 +201,9 @@ def _facts(look: Look, diff: tuple[str, ...], share: float | None, changed: bool
     return facts | {"tree_diff": list(diff), "pixels_changed": share or 0.0}
 
 
-def folder_of(task: Task) -> Path:
-    """The folder of a task's page.
-
-    Raises:
-        TaskError: there is no such page.
-    """
-    folder = Path(task.payload.get("pages") or PAGES) / str(task.payload.get("page"))
-    if not (folder / "index.html").is_file():
-        raise TaskError(f"{task.source or task.task_id}: page: there is no {folder / 'index.html'}")
-    return folder
+def _cut(text: str, most: int) -> str:
+    """A text, its middle left out where it is longer."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}... ({len(text) - 2 * half} characters left out) ...{text[-half:]}"

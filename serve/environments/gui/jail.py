@@ -17,6 +17,8 @@ INSTALL = "install both with `apt-get install bubblewrap chromium`"
 PROGRAMS = ("/usr/lib/chromium/chromium", "/usr/bin/chromium", "/usr/bin/chromium-browser")
 ETC = ("fonts", "ssl/certs", "alternatives", "ld.so.cache", "nsswitch.conf", "passwd", "localtime")
 TMP_BYTES = 512 * 1024 * 1024
+SHM_BYTES = 512 * 1024 * 1024  # /dev/shm: what Chromium's processes share
+RUN_BYTES = 16 * 1024 * 1024
 
 
 def unavailable(what: str) -> Exception:
@@ -50,8 +52,10 @@ def command() -> list[str]:
             jail += ["--ro-bind-try", str(path), str(path)]
     for name in ETC:
         jail += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    jail += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--tmpfs", "/run"]
-    jail += ["--size", str(TMP_BYTES), "--tmpfs", "/tmp", "--dir", "/tmp/home", "--chdir", "/tmp", program]
+    jail += ["--proc", "/proc", "--dev", "/dev"]
+    for path, size in {"/dev/shm": SHM_BYTES, "/run": RUN_BYTES, "/tmp": TMP_BYTES}.items():
+        jail += ["--size", str(size), "--tmpfs", path]
+    jail += ["--dir", "/tmp/home", "--chdir", "/tmp", program]
     return jail
 
 

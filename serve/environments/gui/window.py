@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from playwright.async_api import Dialog, Page, Request
 
 QUIET_MS, QUIET_MOST_MS = 40, 400
+NOTES, NOTE_CHARS = 10, 500  # of what is told after one step
+ALIVE_S = 1.0  # how long a page may take to show that it is alive
+ENDED = ("has been closed", "Connection closed", "Target crashed")  # said by Playwright of what is dead
 LOADING_S = 1.5  # how long a step waits for requests that are under way
 
 
@@ -87,13 +90,34 @@ class Window:
         """What was noted since the last call: dialogs, and what was refused."""
         notes, self.notes = self.notes, []
         refused, self.tab.gate.refused = sorted(set(self.tab.gate.refused)), []
+        if len(notes) > NOTES:
+            notes = [*notes[:NOTES], f"[{len(notes) - NOTES} more notes like these]"]
+        notes = [one if len(one) <= NOTE_CHARS else f"{one[:NOTE_CHARS]}... ({len(one)} characters)" for one in notes]
         return notes + [f"refused: {url[:100]} (there is no network here)" for url in refused[:5]]
 
-    def _listen(self) -> None:
-        def fail(reason: str) -> None:
-            if not self.broken.done():
-                self.broken.set_result(reason)
+    def _fail(self, reason: str) -> None:
+        if not self.broken.done():
+            self.broken.set_result(reason)
 
+    async def check_alive(self, error: Exception) -> None:
+        """Whether the page still answers after an error of Playwright's.
+
+        Raises:
+            EnvironmentFailed: it does not; says what ended.
+        """
+        from playwright.async_api import Error
+
+        try:
+            await asyncio.wait_for(self.page.title(), ALIVE_S)
+            dead = False
+        except (Error, TimeoutError):
+            dead = True
+        if dead or self.broken.done():
+            self._fail(f"the page, or its browser, ended: {first_line(error)}")
+            raise EnvironmentFailed(self.broken.result()) from error
+
+    def _listen(self) -> None:
+        fail = self._fail
         self.page.on("crash", lambda _: fail("the page crashed"))
         self.page.on("close", lambda _: fail("the page was closed, or the browser ended"))
         self.page.on("pageerror", lambda error: self.errors.append(first_line(error)))
@@ -139,6 +163,9 @@ class Window:
         try:
             return await self.tab.cdp.send(method, params)
         except Error as error:
+            if any(word in str(error) for word in ENDED):
+                self._fail(f"the page, its browser or Playwright's driver ended: {first_line(error)}")
+                raise
             lost = ("No node", "context", "Could not find", "Node with given id", "navigated", "Inspected target")
             if any(word in str(error) for word in lost) and not self.broken.done():
                 raise Gone(first_line(error)) from error

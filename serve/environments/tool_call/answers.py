@@ -18,8 +18,13 @@ from serve.environments.tool_call.spec import ToolTask
 
 _LINE = re.compile(r"^[ \t>#*_]*(?:final[ \t]+)?answer[*_]*[ \t]*:[*_]*[ \t]*", re.IGNORECASE | re.MULTILINE)
 _FENCED = re.compile(r"\A(?P<fence>`{3,})[A-Za-z]*[ \t]*\n(?P<inside>.*)\n(?P=fence)\s*\Z", re.DOTALL)
+BOXED_CHARS = 20_000  # of a text's end, in which a \\boxed{...} is looked for
 _BRACE = re.compile(r"\\boxed\s*\{|[{}]")
-_VERDICTS = {"unreadable": "can't be read as mathematics", "too long": "takes too long to work out"}
+_VERDICTS = {
+    "unreadable": "can't be read as mathematics",
+    "too long": "takes too long to work out",
+    "undone": "leaves work undone: the value is asked for: 5, not 2 + 3; -1 <= x <= 7, not |x - 3| <= 4",
+}
 
 
 def final_answer(text: str) -> tuple[str | None, str | None]:
@@ -53,16 +58,18 @@ def _spans(marks: list[re.Match[str]], end: int) -> list[tuple[re.Match[str], in
 
 
 def _boxes(text: str) -> list[str]:
-    """What stands in each \\boxed{...}, braces balanced."""
-    boxes, open_braces = [], []
+    """What stands in each outermost \\boxed{...}, braces balanced; of a long text, in its end."""
+    text = text[-BOXED_CHARS:]
+    spans: list[tuple[int, int]] = []
+    open_braces: list[int | None] = []
     for found in _BRACE.finditer(text):
-        if found[0] == "}":
-            start = open_braces.pop() if open_braces else None
-            if start is not None:
-                boxes.append(text[start : found.start()].strip())
-        else:
+        if found[0] != "}":
             open_braces.append(found.end() if found[0] != "{" else None)
-    return boxes
+        elif open_braces and (start := open_braces.pop()) is not None:
+            while spans and spans[-1][0] > start:
+                spans.pop()  # it stands in this one
+            spans.append((start, found.start()))
+    return [text[start:end].strip() for start, end in spans]
 
 
 def json_equal(one: Any, other: Any, tolerance: float = 0.0) -> bool:

@@ -15,7 +15,7 @@ from serve.environments.sandbox import PythonResult, Sandbox
 from serve.environments.tasks import Limits, Task, TaskError
 from serve.environments.tool_call.answers import final_answer, first_answer_line, unfit
 from serve.environments.tool_call.declared import describe
-from serve.environments.tool_call.functions import Function, argument_faults, nearest, too_deep
+from serve.environments.tool_call.functions import Function, argument_faults, nearest, short_name, short_names, too_deep
 from serve.environments.tool_call.host import FunctionHost, StartSandbox
 from serve.environments.tool_call.labels import require_label
 from serve.environments.tool_call.outcome import evaluate
@@ -94,6 +94,7 @@ class ToolCallEnvironment:
         return await self._calls(action.calls)
 
     def _say(self, text: str, facts: dict[str, Any], done: bool = False) -> StepResult:
+        text = _within(text, 2 * self._limits.output_chars)
         text = text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair can be sent nowhere
         return StepResult(observation=Observation(text=text, facts=facts), done=done)
 
@@ -106,7 +107,7 @@ class ToolCallEnvironment:
 
     def _answer_call(self, call: Call) -> StepResult:
         if set(call.arguments) != {"value"}:
-            got = ", ".join(call.arguments) or "nothing"
+            got = short_names(call.arguments) or "nothing"
             return self._say(f"answer takes one argument, value; it was given {got}.", FAULT)
         value = call.arguments["value"]
         if not isinstance(value, str):
@@ -132,8 +133,9 @@ class ToolCallEnvironment:
             else:
                 text, found = await self._one(call, left_s)
                 good, faults = not found, faults | found
-            texts.append(f"[{number} {call.name}] {text}" if len(calls) > 1 else text)
-            facts.append({"name": call.name, "ok": good})
+            name = short_name(call.name)
+            texts.append(f"[{number} {name}] {text}" if len(calls) > 1 else text)
+            facts.append({"name": name, "ok": good})
         return self._say("\n".join(texts), {"calls": facts, "schema_valid": fits, **faults})
 
     def _fault_of(self, call: Call) -> str | None:
@@ -149,7 +151,7 @@ class ToolCallEnvironment:
         function = self._function(call.name)
         if function is None:
             known = [one.name for one in self._task.functions] + (["python"] if self._task.python else []) + ["answer"]
-            return f"there is no function {call.name!r}; {nearest(call.name, known)}"
+            return f"there is no function {short_name(call.name)!r}; {nearest(call.name, known)}"
         if faults := argument_faults(function, call.arguments):
             return f"not called, its arguments are wrong: {'; '.join(faults)}. It is {function.signature()}"
         return None
@@ -216,3 +218,11 @@ class ToolCallEnvironment:
             if self._host is not None:
                 await self._host.close()
             self._forget()
+
+
+def _within(text: str, most: int) -> str:
+    """A whole observation, its middle left out where it is longer than `most` characters."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n... ({len(text) - 2 * half} characters of this result left out) ...\n{text[-half:]}"

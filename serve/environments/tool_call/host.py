@@ -54,8 +54,8 @@ def _call(name, arguments, limit):
 def _holds(expression):
     try:
         return _Reply(holds=bool(eval(expression, globals())))
-    except (LookupError, AttributeError, TypeError) as error:
-        return _Reply(holds=False, fault=f"{type(error).__name__}: {error}")
+    except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, AssertionError) as error:
+        return _Reply(holds=False, fault=_cut(f"{type(error).__name__}: {error}", 300))
 """
 
 
@@ -121,7 +121,11 @@ class FunctionHost:
                 raise EnvironmentFailed("a call that was ended left the functions' state beyond repair")
 
     async def holds(self, expression: str) -> tuple[bool, str]:
-        """Whether a state check is true, and what it raised if it could not be looked up.
+        """Whether a state check is true, and what it raised if the state holds not what it looks for.
+
+        An error that comes of the values it meets is a check that failed: a key or attribute that is not there, a value
+        of another kind, min([]), a division by zero. Any other (a name that is not defined, an import, a recursion
+        without end) is a fault of the check.
 
         Raises:
             EnvironmentFailed: it can't be evaluated.

@@ -26,7 +26,7 @@ LIMIT_S = 3.0  # for one comparison
 START_S = 60.0  # importing sympy takes about a second on an idle machine
 ASKED = 2000  # comparisons of one process: what it caches stays bounded
 MAX_CHARS = 1000  # of one formula
-Verdict = Literal["same", "different", "unreadable", "too long"]
+Verdict = Literal["same", "different", "unreadable", "too long", "undone"]
 
 _PLAIN_WORDS = (
     (re.compile(r"\*\*"), "^"),
@@ -46,9 +46,14 @@ _PLAIN_WORDS = (
 # What asks for work instead of giving a value: refused in an answer unless the label is written with it too.
 _UNDONE = re.compile(r"\\(?:int|sum|prod|lim|binom|d?frac\s*\{\s*d|gcd|lcm|det|max|min|bmod|pmod)(?![A-Za-z])|!")
 _SEVERAL = re.compile(r"\\boxed|\\fbox|\\approx|≈|\$|\\[()\[\]]")  # each would be read apart from the rest
+_INEQUALITY = re.compile(r"[<>]|\\(?:le|ge|leq|geq|lt|gt)(?![A-Za-z])")
 _EQUAL = re.compile(r"(?<![<>!:])=")
 _NAMED = re.compile(r"(?:^|[\s,;({]|\\text\{ ?(?:or|and) ?\})[A-Za-z](?:_\{?\w+\}?)?(?:\([A-Za-z]\))?\s*=(?!=)")
 _COMMANDS = re.compile(r"\\(?:text|mathrm|operatorname|begin|end|mathbb|mathbf)\s*\{[^{}]*\}|\\[A-Za-z]+")
+_JOINED = re.compile(
+    r"\\text\{ ?(?:and|or) ?\}|(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])|\\(?:land|lor|wedge|vee)(?![A-Za-z])|[∧∨]"
+)
+_OR = re.compile(r"or|vee|∨")
 _SPACED_NUMBERS = re.compile(r"\d\s+\d(?!\d{2}(?!\d))")  # "41 42" would be read as one value
 
 
@@ -174,12 +179,24 @@ def compare(label: str, answer: str) -> Verdict:
     said = latex(answer)
     if label.startswith("(") and "," in said and not re.search(r"[()\[\]{}=<>\\]", said):
         said = f"({said})"  # the members of a tuple, written bare
-    reply = _PEER.ask({"label": latex(label), "answer": said})
+    reply = _PEER.ask({"label": latex(label), "answer": _parts(said)})
     if reply is None or "too_large" in reply:
         return "too long"
     if not reply["answer"]:
         return "unreadable"
-    return "same" if reply["equal"] else "different"
+    if reply["equal"]:
+        return "undone" if reply["undone"] else "same"
+    return "different"
+
+
+def _parts(said: str) -> list[str]:
+    """An answer; where it joins inequalities by "and" or by "or", each of them, with that word in between."""
+    words = {"or" if _OR.search(one) else "and" for one in _JOINED.findall(said)}
+    parts = [part.strip() for part in _JOINED.split(said)]
+    if len(words) != 1 or not all(_INEQUALITY.search(part) for part in parts):
+        return [said]
+    (word,) = words
+    return [one for part in parts for one in (word, part)][1:]
 
 
 def end() -> None:

@@ -22,7 +22,15 @@ _DRESSED = re.compile(r"\\(?:boxed|fbox|text|mathrm)\s*\{([^{}]*(?:\{[^{}]*\}[^{
 _CURRENCY = "$€£¥₹₽"
 _WORD = r"[^\W\d_]+[²³]?(?:\^?[23]\b)?|°[cfk]?"
 _UNIT = re.compile(rf"(?:{_WORD})(?:(?:\s*/\s*|\s+)(?:{_WORD})){{0,2}}")
-_NO_UNIT = {"or", "and", "to", "not", "no", "if", "pi", "e", "i", "x", "y", "z", "n", "sqrt", "plus", "minus", "times"}
+_SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_NO_UNIT = {  # what makes two values of one, or a value to be worked out
+    "or", "and", "to", "not", "no", "if", "pi", "e", "i", "x", "y", "z", "n", "sqrt", "plus", "minus", "times",
+    "versus", "vs", "against", "than", "but", "nor", "either", "maybe", "perhaps", "is", "are", "was", "isn",
+    "over", "divided", "by", "squared", "cubed", "factorial", "until", "through", "between", "half", "halves",
+    "third", "thirds", "fourths", "fifths", "percent", "zero", "one", "two", "three", "four", "five", "six",
+    "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen",
+    "eighteen", "nineteen", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety", *_SCALES,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +104,9 @@ def read_number(text: str) -> PlainNumber | None:
         split = re.fullmatch(r"(.*?\d)\s*(%|[^\d.,\s/+*^!()<>=:;|-].*)", text)
         if split is None or (value := _fraction(split[1])) is None:
             return None
-        unit = split[2].strip().lower()
+        scale, _, rest = split[2].strip().lower().partition(" ")
+        unit = rest.strip() if scale in _SCALES else split[2].strip().lower()
+        value *= _SCALES.get(scale, 1)
     percent = unit in ("%", "percent", "per cent")
     if unit and not percent and unit not in _CURRENCY:
         words = re.findall(r"[^\W\d_]+", unit)
@@ -108,14 +118,18 @@ def read_number(text: str) -> PlainNumber | None:
 def same_number(label: PlainNumber, answer: PlainNumber, tolerance: Fraction | None) -> bool:
     """Whether the answer is the label's value.
 
-    Without a tolerance whole numbers are exact, others agree to six decimals (small ones to four digits). A percent is
-    itself and its hundredth: where the question asks "what percent", both are written.
+    Without a tolerance whole numbers are exact, others agree to six decimals (small ones to four digits).
+    Where the label is a percent, 50%, the answer is 50%, 0.5, or 50 where the question asks "what percent". Where it is
+    none, 0.5, a percent is its hundredth; itself too only if the label is more than 1, as 40% for the label 40.
     """
     if label.unit and answer.unit and label.unit.rstrip("s") != answer.unit.rstrip("s"):
         return False
     if tolerance is None:
         whole = label.value.denominator == 1 and answer.value.denominator == 1 and not answer.percent
         tolerance = Fraction(0) if whole else min(Fraction(1, 2_000_000), abs(label.value) / 20_000)
-    meant = [label.value, label.value / 100] if label.percent else [label.value]
-    said = [answer.value, answer.value / 100] if answer.percent else [answer.value]
+    meant, said = [label.value], [answer.value]
+    if label.percent and not answer.percent:
+        meant.append(label.value / 100)
+    elif answer.percent and not label.percent:
+        said = [answer.value / 100] + said * (abs(label.value) > 1)
     return any(abs(one - other) <= tolerance for one in meant for other in said)

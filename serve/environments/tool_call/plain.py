@@ -20,7 +20,7 @@ from serve.environments.tool_call.answers import final_answer, first_answer_line
 PYTHON_FORM = "```python\nprint(1 + 1)\n```"
 JSON_FORM = '```json\n{"name": "look_up", "arguments": {"city": "Oslo"}}\n```'
 ANSWER_FORM = "Answer: 5"
-_OPEN = re.compile(r"^ {0,3}(?P<fence>`{3,})[ \t]*(?P<language>[^\s`]*)[^`\n]*$")
+_OPEN = re.compile(r"^ {0,3}(?P<fence>`{3,})[ \t]*+(?P<language>[^\s`]*+)[^`\n]*+$")
 _LANGUAGES = {"python": "python", "py": "python", "python3": "python", "json": "json", "tool_call": "json"}
 
 
@@ -73,6 +73,7 @@ def _read(text: str) -> list[Call]:
 def _blocks(text: str) -> Iterator[_Block]:
     """Fenced blocks, one after the other; one that is the whole value of an "Answer:" line is none."""
     lines = text.split("\n")
+    last = max((number for number, line in enumerate(lines) if line.strip()), default=0)
     number = 0
     while number < len(lines):
         opened = _OPEN.match(lines[number])
@@ -87,7 +88,7 @@ def _blocks(text: str) -> Iterator[_Block]:
                 f"line {first} opens a block that is never closed: end it with a line {fence}\n{PYTHON_FORM}"
             )
         number += 1
-        if _is_answer(lines[: first - 1], lines[number:]):
+        if number > last and _asks_for_an_answer(lines, first - 1):
             continue
         yield _Block(_language(opened["language"], first), "\n".join(lines[first : number - 1]), first)
 
@@ -97,11 +98,10 @@ def _closes(line: str, fence: str) -> bool:
     return len(stripped) >= len(fence) and set(stripped) == {"`"}
 
 
-def _is_answer(before: list[str], after: list[str]) -> bool:
-    """Whether the fence stands right below an empty "Answer:" and nothing follows it."""
-    said = [line.strip(" *_#>\t") for line in before if line.strip()]
-    asked = bool(said) and re.fullmatch(r"(?i)(?:final )?answer\s*:", said[-1]) is not None
-    return asked and not "".join(after).strip()
+def _asks_for_an_answer(lines: list[str], end: int) -> bool:
+    """Whether the last line before this one that is not empty is an empty "Answer:"."""
+    said = next((lines[number] for number in range(end - 1, -1, -1) if lines[number].strip()), "")
+    return re.fullmatch(r"(?i)(?:final )?answer\s*:", said.strip(" *_#>\t")) is not None
 
 
 def _language(given: str, line: int) -> str:
@@ -183,10 +183,14 @@ def expert_action(entry: Any, observation: Observation) -> Action:
 
 def _entry(one: Any) -> Call:
     if isinstance(one, dict):
-        if set(one) == {"python"}:
+        if set(one) == {"python"} and isinstance(one["python"], str):
             return Call(name="python", arguments={"code": one["python"]})
         if set(one) == {"answer"}:
             return Call(name="answer", arguments={"value": one["answer"]})
-        if "call" in one and set(one) <= {"call", "arguments"}:
-            return Call(name=one["call"], arguments=one.get("arguments", {}))
-    raise TaskError(f"{one!r}: {{python = ...}}, {{call = ..., arguments = ...}} or {{answer = ...}} is needed")
+        if isinstance(one.get("call"), str) and set(one) <= {"call", "arguments"}:
+            arguments = one.get("arguments", {})
+            if isinstance(arguments, dict):
+                return Call(name=one["call"], arguments=arguments)
+    raise TaskError(
+        f"expert or wrong: {one!r:.99}: {{python = ...}}, {{call = ..., arguments = ...}} or {{answer = ...}} is needed"
+    )

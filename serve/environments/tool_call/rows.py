@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from serve.environments.tasks import Limits, Task, TaskError
+from serve.environments.tool_call.functions import MAX_DEPTH, too_deep
 from serve.environments.tool_call.labels import unreadable
 from serve.environments.tool_call.spec import FIELDS, LIMITS, read_payload
 
@@ -126,6 +127,8 @@ def _task(
     if isinstance(row.values, TaskError):
         raise row.values
     given = {rename.get(key, key): value for key, value in row.values.items() if key not in ignore}
+    if deep := [key for key, value in given.items() if too_deep(value)]:
+        raise row.fail(str(deep[0])[:80], f"nested too deeply: {MAX_DEPTH} levels are the most")
     label = given.get("label")
     given = {key: _nested(row, key, value) for key, value in given.items() if value is not None}
     if "label" in given:
@@ -154,6 +157,8 @@ def _nested(row: _Row, name: str, value: Any) -> Any:
         return json.loads(value)
     except ValueError as error:
         raise row.fail(name, f"not JSON: {error}") from error
+    except RecursionError as error:
+        raise row.fail(name, "nested too deeply") from error
 
 
 def _safe(text: str) -> str:

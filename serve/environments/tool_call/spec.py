@@ -22,12 +22,13 @@ Fields of a task besides those of `tasks.py`:
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from serve.environments.tasks import Limits, Task, TaskError
-from serve.environments.tool_call.functions import Function, compiled, read_functions, with_service
+from serve.environments.tool_call.functions import MAX_DEPTH, Function, compiled, read_functions, too_deep, with_service
 from serve.environments.tool_call.numbers import read_number
 
 LIMITS = Limits(  # of the track
@@ -39,6 +40,8 @@ FIELDS = {
     "kind", "label", "tolerance", "fold", "python", "packages", "keep_state", "service", "state", "functions", "calls",
     "only_calls", "state_check",
 }  # fmt: skip
+PACKAGE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # a name, and no path
+SHOWN_CHARS = 500  # of one fault
 Fail = Callable[[str, str], TaskError]  # (field, what is wrong) -> the error that names its place
 
 
@@ -66,7 +69,13 @@ class ToolTask:
         Raises:
             TaskError: a field is wrong.
         """
-        return _read(task.payload, lambda name, what: TaskError(f"{task.source or task.task_id}: {name}: {what}"))
+
+        def fail(name: str, what: str) -> TaskError:
+            return TaskError(f"{task.source or task.task_id}: {name}: {what}")
+
+        if not isinstance(task.instruction, str) or not task.instruction.strip():
+            raise fail("instruction", f"{task.instruction!r:.100}: a text is needed")
+        return _read(task.payload, fail)
 
 
 def read_payload(given: dict[str, Any], fail: Fail) -> dict[str, Any]:
@@ -75,12 +84,30 @@ def read_payload(given: dict[str, Any], fail: Fail) -> dict[str, Any]:
     Raises:
         TaskError: made by `fail`.
     """
+    _require_json(given, fail)
     payload = with_service(given, fail)
     _read(payload, fail)
     return payload
 
 
-def _read(given: dict[str, Any], fail: Fail) -> ToolTask:
+def _require_json(given: Any, fail: Fail) -> None:
+    """Each field must be plain JSON, not nested deeply: as such it crosses to other processes."""
+    if not isinstance(given, dict):
+        raise fail("payload", f"{given!r:.100}: an object with kind, label and so on is needed")
+    for name, value in given.items():
+        if too_deep(value):
+            raise fail(str(name)[:80], f"nested too deeply: {MAX_DEPTH} levels are the most")
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:  # a date of TOML, bytes of Parquet, NaN
+            raise fail(str(name)[:80], f"no JSON: {str(error)[:100]}") from error
+
+
+def _read(given: dict[str, Any], say: Fail) -> ToolTask:
+    def fail(name: str, what: str) -> TaskError:
+        return say(name[:200], what if len(what) <= SHOWN_CHARS else f"{what[:SHOWN_CHARS]}...")
+
+    _require_json(given, fail)
     if unknown := sorted(set(given) - FIELDS):
         raise fail(unknown[0], f"unknown; known are {', '.join(sorted(FIELDS))}")
     kind = given.get("kind")
@@ -125,9 +152,14 @@ def _json_label(label: Any, fail: Fail) -> Any:
     if not isinstance(label, str):
         return label
     try:
-        return json.loads(label)
+        value = json.loads(label)
     except ValueError as error:
         raise fail("label", f"{label[:80]!r} is not JSON: {error}") from error
+    except RecursionError as error:
+        raise fail("label", f"{label[:80]!r} is nested too deeply") from error
+    if too_deep(value):
+        raise fail("label", f"{label[:80]!r} is nested too deeply: {MAX_DEPTH} levels are the most")
+    return value
 
 
 def _tolerance(given: dict[str, Any], fail: Fail) -> float | None:
@@ -150,8 +182,10 @@ def _fold(given: dict[str, Any], fail: Fail) -> tuple[str, ...]:
 
 def _packages(given: dict[str, Any], fail: Fail) -> tuple[str, ...]:
     value = given.get("packages", [])
-    if not isinstance(value, list) or not all(isinstance(one, str) and one.strip() for one in value):
+    if not isinstance(value, list):
         raise fail("packages", f"{value!r}: a list of names of Python packages is needed")
+    if strange := [one for one in value if not isinstance(one, str) or not PACKAGE.fullmatch(one)]:
+        raise fail("packages", f"{strange[0]!r:.100}: a name like sympy is needed: letters, digits, '_', '.', '-'")
     return tuple(value)
 
 

@@ -1,8 +1,11 @@
 """The rules step judge: each rule by name, for each track, with steps made by hand."""
 
+import time
+
 import pytest
 
 from judge.steps import Screen, StepInput, StepJudgeSettings, action_text, make_step_judge
+from judge.steps.actions import Counts, asks_by_exit_code, count_tests
 from judge.steps.hints import hint_from
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -218,3 +221,38 @@ async def test_hints_come_with_failed_steps_only():
     assert verdict.reward == -1 and verdict.hint == "Use `--recursive` instead." and verdict.chosen_by == "longest"
     verdict = await judge.judge(shell("cat log", said, exit_code=0))
     assert verdict.reward == 1 and verdict.hint is None and verdict.directive == ()
+
+
+N = 100_000
+LONG = {
+    "spaces in a call": ("<tool_call>x" + " " * N + "y", "ok"), "lines in a result": ("ls", "\n" * N),
+    "commands": ("git grep " * (N // 9) + "|", "ok"), "unittest": (bash("pytest"), "Ran 1 test in \n" * (N // 15)),
+    "usage": ("ls", "usage:" * (N // 6)), "fences": ("```\n" * (N // 4), "ok"),
+    "thoughts": ("<think>" * (N // 7), "ok"),
+    "pipes": ("| " * (N // 2), "ok"), "sed": ("sed " + "-a " * (N // 3), "ok"), "dashes": ("ls", "-" * N + "x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LONG)
+async def test_no_text_takes_long(name):
+    action, result = LONG[name]
+    judge = make_step_judge(StepJudgeSettings(judge="rules"))
+    for facts in ({"exit_code": 1}, {}):
+        started = time.perf_counter()
+        await judge.judge(step("swe", action, result, [(action, result)], **facts))
+        assert time.perf_counter() - started < 3
+
+
+def test_a_unittest_run_is_counted_by_its_own_end():
+    said = "Ran 3 tests in 0.1s\n\nFAILED (failures=1, errors=1)\n"
+    assert count_tests(bash("python -m unittest"), said) == Counts(1, 2)
+    assert count_tests(bash("python -m unittest"), "Ran 3 tests in 0.1s\n\nOK\n") == Counts(3, 0)
+
+
+@pytest.mark.parametrize(
+    ("command", "asked"),
+    [("cat a | grep x", "grep"), ("git diff", "diff"), ("grep x a | wc -l", None), ("cd a && test -f b", "test"),
+     ("a; command  -v b", "command -v"), ("ls -la", None)],
+)  # fmt: skip
+def test_the_last_command_asks_by_its_exit_code(command, asked):
+    assert asks_by_exit_code(bash(command)) == asked

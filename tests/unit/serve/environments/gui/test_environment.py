@@ -261,3 +261,50 @@ async def test_checks_see_page_and_storage(environment: GuiEnvironment, tmp_path
     outcome = await environment.evaluate()
     assert [check.passed for check in outcome.checks] == [True, True, True, False] and outcome.score == 0.5
     assert "nothing is not defined" in outcome.checks[3].detail
+
+
+@pytest.mark.parametrize("key", ["é", "ß", "€", "😀"])
+async def test_a_character_that_no_key_has_is_put_in(browser: Browser, tmp_path: Path, key: str) -> None:
+    environment = GuiEnvironment(browser)
+    seen = await environment.reset(make_task(tmp_path, PAGE))
+    said = await environment.step(act("key", key=key, element=find(seen, "textbox", "Name")))
+    assert f"Seen: {key}" in said.observation.text and f"pressed {key} on" in said.observation.text
+    await environment.close()
+
+
+@pytest.mark.parametrize("key", ["Shift+é", "Control+€", "\ud800", "é" * 9, "Hyper", "x" * 10**5])
+async def test_a_key_that_can_not_be_pressed_is_a_fault(browser: Browser, tmp_path: Path, key: str) -> None:
+    environment = GuiEnvironment(browser)
+    await environment.reset(make_task(tmp_path, PAGE))
+    assert (await environment.step(act("key", key=key))).observation.text.startswith("nothing was done: key: ")
+    await environment.close()
+
+
+async def test_what_playwright_refuses_of_a_live_page_is_a_fault(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve.environments.gui.actions._key", lambda written: "NoSuchKey")
+    environment = GuiEnvironment(browser)
+    await environment.reset(make_task(tmp_path, PAGE))
+    said = (await environment.step(act("key", key="x"))).observation.text
+    assert said.startswith("nothing was done: key: it can't be done: Keyboard.press: Unknown key")
+    await environment.close()
+
+
+async def test_no_observation_is_longer_than_twice_the_limit(browser: Browser, tmp_path: Path) -> None:
+    environment, long = GuiEnvironment(browser), "x" * 10**5
+    shout = f"for (let i = 0; i < 30; i++) alert('{'y' * 5000}'); document.title = '{'z' * 9999}'"
+    page = f'{PAGE}<button onclick="{shout}">Shout</button>'
+    seen = await environment.reset(make_task(tmp_path, page, output_chars=3000))
+    name, colour = find(seen, "textbox", "Name"), find(seen, "combobox", "Colour")
+    actions = [
+        act(long), act("click", element=long), act("click", element=[1] * 10**5), act("click", **{long: 1}),
+        act("scroll", direction=long), act("select", element=colour, option=[long] * 99),
+        act("select", element=colour, option=["x"] * 10**5), Action(text="", fault=long),
+        Action(text="", calls=act("type", element=name, text="a" * 1999).calls * 20),
+        act("click", element=find(seen, "button", "Shout")),
+    ]  # fmt: skip
+    for action in actions:
+        text = (await environment.step(action)).observation.text
+        assert len(text) < 6200, text[:200]
+    await environment.close()

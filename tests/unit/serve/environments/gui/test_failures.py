@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import time
 from pathlib import Path
 
@@ -62,6 +63,7 @@ async def test_a_start_that_is_not_there_fails(browser: Browser, tmp_path: Path)
     [
         ("nothing.at.all", "nothing is not defined"),
         ("1", "gave 1: true or false is needed"),
+        ("'secret '.repeat(1000)", "gave 'secret secret"),
         ("(() => { for (;;) {} })()", "no answer within"),
         ("this is no JavaScript", "check 'c'"),
     ],
@@ -74,7 +76,7 @@ async def test_a_check_that_fails_is_a_failure_of_the_environment(
     await environment.reset(make_task(tmp_path, "<p>x</p>", checks=[{"name": "c", "js": js}]))
     with pytest.raises(EnvironmentFailed, match="check 'c'") as caught:
         await environment.evaluate()
-    assert reason in str(caught.value)
+    assert reason in str(caught.value) and str(caught.value).count("secret") < 20
     await environment.close()
 
 
@@ -109,12 +111,40 @@ async def test_a_dead_driver_is_replaced(tmp_path: Path) -> None:
     await environment.reset(task)
     mine = [one for one in psutil.Process().children() if "node" in one.name()]
     mine[-1].kill()  # the youngest: this browser's
-    with pytest.raises(EnvironmentFailed):
-        await environment.step(act("wait", seconds=3))
+    began = time.monotonic()
+    with pytest.raises(EnvironmentFailed, match="driver ended"):
+        await environment.step(act("wait", seconds=1))
+    assert time.monotonic() - began < 3
     await environment.close()
     assert find(await environment.reset(task), "button", "Fine")
     await environment.close()
     await browser.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        (None, "payload: None"), ([1], "payload: "), ({"page": None}, "page: None"), ({"page": "/etc"}, "page: '/etc'"),
+        ({"page": ".."}, "page: "), ({"page": "a/b"}, "page: "), ({"page": ""}, "page: "), ({"page": [1]}, "page: "),
+        ({"start": 5}, "start: 5"), ({"start": "//x"}, "start: "), ({"start": "x" * 9999}, "start: 9999 characters"),
+        ({"storage": [1]}, "storage: "), ({"storage": {"a": 1}}, "storage: "), ({"storage": None}, "storage: None"),
+        ({"checks": None}, "checks: at least one"), ({"checks": 5}, "checks: "), ({"checks": [5]}, "checks: 5"),
+        ({"checks": []}, "checks: at least one"), ({"checks": [{"name": 1, "js": "true"}]}, "checks: "),
+        ({"pages": 5}, "pages: 5"), ({"pages": "a\0b"}, "pages: "), ({"pages": "x" * 9999}, "page: there is no"),
+        ({"other": 1}, "other: unknown"),
+    ],
+)  # fmt: skip
+async def test_a_field_of_a_wrong_kind_is_a_fault_of_the_task(browser: Browser, tmp_path: Path, changes, what) -> None:
+    task = make_task(tmp_path, "")
+    payload = task.payload | changes if isinstance(changes, dict) else changes
+    with pytest.raises(TaskError, match=f"t: {what}") as caught:
+        await GuiEnvironment(browser).reset(dataclasses.replace(task, payload=payload))
+    assert len(str(caught.value)) < 500
+
+
+async def test_an_instruction_that_is_no_text_is_a_fault_of_the_task(browser: Browser, tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="t: instruction: 5"):
+        await GuiEnvironment(browser).reset(dataclasses.replace(make_task(tmp_path, ""), instruction=5))
 
 
 async def test_a_step_without_reset_and_a_second_close(browser: Browser) -> None:

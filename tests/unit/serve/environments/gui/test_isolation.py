@@ -1,17 +1,21 @@
 """What a page can't reach: other hosts, this host, its files; what an episode leaves to the next: nothing."""
 
 import asyncio
+import dataclasses
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from serve.environments.gui import jail, make
 from serve.environments.gui.browser import Browser
 from serve.environments.gui.environment import GuiEnvironment
-from serve.environments.gui.site import Site
+from serve.environments.gui.site import PAGES, Site
+from serve.environments.tasks import TaskError
 from tests.unit.serve.environments.gui.building import act, find, make_task
 
 loop = pytest.mark.asyncio(loop_scope="module")
@@ -164,3 +168,67 @@ def _is_chromium(process: psutil.Process) -> bool:
         return process.name() == "chromium"
     except psutil.NoSuchProcess:
         return False
+
+
+CHECK = {"name": "x", "js": "fetch('/secret.txt').then((r) => r.text())"}
+
+
+@loop
+async def test_only_pages_below_the_folder_that_is_served_are_loaded(browser: Browser, tmp_path: Path) -> None:
+    served, other = tmp_path / "served", tmp_path / "other"
+    for folder in (served / "mine", other, tmp_path / "servedtoo"):
+        folder.mkdir(parents=True)
+        make_task(folder, "<p>x</p>")
+    (other / "page" / "secret.txt").write_text("secret")
+    (served / "out").symlink_to(other)
+    (served / "mine" / "linked").symlink_to(other / "page")
+    environment = GuiEnvironment(browser, served)
+    task = make_task(served / "mine", "<p>x</p>", checks=[CHECK])
+    await environment.reset(task)
+    ours = {key: value for key, value in task.payload.items() if key != "pages"} | {"page": "todo"}
+    for payload in (ours, ours | {"pages": ""}, ours | {"pages": str(PAGES)}):
+        await environment.reset(dataclasses.replace(task, payload=payload))
+    outside = [
+        other,
+        served / ".." / "other",
+        served / "out",
+        tmp_path / "servedtoo",
+        tmp_path,
+        Path("/"),
+        Path("other"),
+    ]
+    for pages in outside:
+        with pytest.raises(TaskError, match=r"pages: .* is not served here"):
+            await environment.reset(dataclasses.replace(task, payload=task.payload | {"pages": str(pages)}))
+    for anywhere in (environment, GuiEnvironment(browser)):
+        with pytest.raises(TaskError, match="page: 'linked' leads out of"):
+            await anywhere.reset(dataclasses.replace(task, payload=task.payload | {"page": "linked"}))
+    await environment.close()
+
+
+@loop
+async def test_a_link_in_a_page_leads_nowhere(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("secret " * 1000)
+    check = CHECK | {"js": "fetch('/secret.txt').then((r) => r.status === 404)"}
+    task = make_task(tmp_path, "<p>x</p>", checks=[check])
+    (tmp_path / "page" / "secret.txt").symlink_to(tmp_path / "secret.txt")
+    environment = GuiEnvironment(browser)
+    await environment.reset(task)
+    assert (await environment.evaluate()).solved
+    (tmp_path / "page" / "index.html").unlink()
+    (tmp_path / "page" / "index.html").symlink_to(tmp_path / "secret.txt")
+    with pytest.raises(TaskError, match="page: 'page' leads out of"):
+        await environment.reset(task)
+    await environment.close()
+
+
+def test_make_passes_the_folder_on() -> None:
+    environment = make(SimpleNamespace(pages=Path("/srv/pages")))
+    assert environment._pages == Path("/srv/pages") and make()._pages is None  # type: ignore[attr-defined]
+
+
+def test_every_memory_file_system_of_the_browser_has_a_size() -> None:
+    words = jail.command()
+    mounts = [number for number, word in enumerate(words) if word == "--tmpfs"]
+    assert {words[number + 1] for number in mounts} == {"/dev/shm", "/run", "/tmp"}
+    assert all(words[number - 2] == "--size" and int(words[number - 1]) <= 2**29 for number in mounts)

@@ -36,7 +36,7 @@ def test_a_file_with_pages_of_its_own(path: Path) -> None:
         ('page = "other"\n' + CHECKS, "s.toml:7: page: there is no"),
         ('page = "../mine"\n' + CHECKS, "s.toml:7: page: '../mine': the name of a folder"),
         ('page = "mine"\nstart = "http://other.example"\n' + CHECKS, "s.toml:8: start: "),
-        ('page = "mine"\nstorage = {k = 1}\n' + CHECKS, "s.toml:8: storage: a table of texts"),
+        ('page = "mine"\nstorage = {k = 1}\n' + CHECKS, "s.toml:8: storage: {'k': 1}: a table of texts"),
         ('page = "mine"\nurl = "x"\n' + CHECKS, "s.toml:8: url: unknown; a gui task has checks, page, start, storage"),
     ],
 )

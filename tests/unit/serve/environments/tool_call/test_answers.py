@@ -1,8 +1,10 @@
 """Final answers: found, and compared."""
 
 import asyncio
+import datetime
 import threading
 import time
+import tracemalloc
 
 import pytest
 
@@ -37,6 +39,17 @@ def test_many_open_boxes_take_no_long_time():
     started = time.perf_counter()
     final_answer("\\boxed{" * 50_000)
     assert time.perf_counter() - started < 2
+
+
+def test_nested_boxes_take_no_room_and_the_outermost_counts():
+    tracemalloc.start()
+    final_answer("\\boxed{" * 8000 + "}" * 8000)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 5_000_000
+    assert final_answer("\\boxed{\\boxed{5} + 1}") == ("\\boxed{5} + 1", None)
+    assert final_answer("\\boxed{ left open, \\boxed{5}") == ("5", None)
+    assert final_answer("\\boxed{1}" + " " * 30_000 + "\\boxed{2}") == ("2", None)
 
 
 async def passed(answer, **payload):
@@ -90,6 +103,13 @@ async def test_a_number_is_decided_without_the_comparing_process(monkeypatch):
         ("3\\sqrt{2}", "\\boxed{3√2}"),
         ("3\\sqrt{2}", "4.242641"), ("2\\pi", "2*pi"), ("x^2+1", "1 + x**2"), ("x \\le 3", "x <= 3"),
         ("\\frac{\\pi}{4}", "pi/4"),
+        ("[-1, 7]", "x >= -1 and x <= 7"), ("[-1, 7]", "x \\ge -1 \\land x \\le 7"), ("[-1, 7]", "x \\in [-1, 7]"),
+        ("[-1, 7]", "7 >= x >= -1"), ("(-\\infty, 1) \\cup (2, \\infty)", "x < 1 or x > 2"),
+        ("(-\\infty, 3]", "3 >= x"),
+        ("|x - 3| \\le 4", "|x - 3| <= 4"), ("y = 2x + 1", "y - 2x - 1 = 0"), ("2^{100}", "2^100"),
+        ("3 \\cdot 2^{100}", "3*2^100"), ("\\frac{3\\pi}{2}", "3*pi/2"), ("\\frac{3\\pi}{2}", "1.5pi"),
+        ("1 + \\sqrt{2}", "sqrt(2) + 1"), ("-1 - \\sqrt{2}", "-sqrt(2) - 1"), ("2^{10} + \\pi", "1024 + pi"),
+        ("2 \\cdot 3 \\cdot 5", "3*2*5"), ("\\frac{-1 + \\sqrt{5}}{2}", "(sqrt(5) - 1)/2"), ("x^2 - 1", "-1 + x**2"),
     ],
 )  # fmt: skip
 async def test_the_same_mathematics_passes(label, answer):
@@ -106,10 +126,21 @@ async def test_the_same_mathematics_passes(label, answer):
         ("3\\sqrt{2}", "\\pm 3\\sqrt{2}"), ("\\frac{\\pi}{4}", "\\int_0^1 \\frac{1}{1+x^2} dx"), ("3\\sqrt{2}", "4.24"),
         ("3\\sqrt{2}", "\\boxed{"), ("3\\sqrt{2}", "no idea"), ("\\sqrt{85}", "\\sqrt{42 43}"),
         ("3\\sqrt{2}", "3!\\sqrt{2}"),
+        ("[-1, 7]", "|x - 3| <= 4"), ("[-1, 7]", "-4 <= x - 3 <= 4"), ("[-1, 7]", "[3 - 4, 3 + 4]"),
+        ("[-1, 7]", "3 - 4 <= x <= 3 + 4"), ("[-1, 7]", "x >= -1 or x <= 7"), ("[-1, 7]", "x >= -1 and y <= 7"),
+        ("[-1, 7]", "x - 3 >= -4 and x - 3 <= 4"), ("(-\\infty, 1) \\cup (2, \\infty)", "x^2 - 3x + 2 > 0"),
+        ("(-\\infty, 1) \\cup (2, \\infty)", "x < 1 and x > 2"), ("(1, -2, -2)", "(2 - 1, -2, -2)"),
+        ("\\{5, -\\frac{3}{2}\\}", "(x - 5)(2x + 3) = 0"), ("\\{101, 103\\}", "{100 + 1, 103}"),
+        ("3\\sqrt{2}", "\\sqrt{9 + 9}"), ("6\\pi", "2*3*pi"), ("3\\sqrt{2}", "|3\\sqrt{2}|"), ("x \\le 3", "2x <= 6"),
     ],
 )  # fmt: skip
 async def test_other_hedged_or_unfinished_mathematics_fails(label, answer):
     assert not await passed(answer, kind="math", label=label)
+
+
+async def test_the_question_repeated_is_told_apart():
+    check = await check_answer(ToolTask.of(task(kind="math", label="[-1, 7]")), "|x - 3| <= 4")
+    assert not check.passed and "leaves work undone" in check.detail
 
 
 async def test_an_expression_without_end_holds_nobody(monkeypatch):
@@ -151,6 +182,15 @@ def test_a_label_that_is_no_mathematics_is_known():
         ({"kind": "exact", "label": "a", "tolerance": 1}, "tolerance"),
         ({"kind": "math", "label": "1", "tolerance": -1}, "tolerance"),
         ({"kind": "exact", "label": "a", "fold": ["x"]}, "fold"),
+        ({"kind": "json", "label": "[" * 100_000}, "label"), ({"kind": "json", "label": "[" * 41 + "]" * 41}, "label"),
+        ({"kind": "json", "label": datetime.date(2020, 1, 1)}, "label"),
+        ({"kind": "exact", "label": "a", "packages": ["/etc/ssh"]}, "packages"),
+        ({"kind": "exact", "label": "a", "packages": ["../etc"]}, "packages"),
+        ({"kind": "exact", "label": "a", "packages": [".hidden"]}, "packages"),
+        ({"kind": "exact", "label": "a", "packages": ["a", 5]}, "packages"),
+        ({"kind": "call", "service": ["bank"]}, "service"), ({"kind": "call", "service": "bank", "state": 5}, "state"),
+        ({"kind": "call", "service": "bank", "functions": 5}, "functions"),
+        ({"kind": "call", "service": "bank", "state": "x=" + "-" * 100_000 + "1"}, "state"),
         ({"kind": "math", "label": "1", "python": 1}, "python"),
         ({"kind": "math", "label": "1", "lable": "1"}, "lable"),
         ({"kind": "math", "label": "1", "state": "x = 1"}, "state"),

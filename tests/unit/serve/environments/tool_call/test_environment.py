@@ -1,5 +1,7 @@
 """Episodes of the tool-call environment, in real sandboxes."""
 
+import dataclasses
+
 import pytest
 
 from serve.environments.catalog import EnvironmentSettings
@@ -238,3 +240,45 @@ async def test_the_sandboxes_come_from_where_the_settings_say():
         assert len(asked) == 2 and asked[1][0] == task(**BOOKING).limits
     finally:
         await environment.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"payload": None}, "t.toml:1: payload: None"), ({"payload": [1]}, "payload: "),
+        ({"payload": "x"}, "payload: "),
+        ({"instruction": 5}, "t.toml:1: instruction: 5"),
+        ({"payload": {"kind": "exact", "label": "x", "packages": ["/tmp"]}}, "packages: '/tmp'"),
+    ],
+)  # fmt: skip
+async def test_a_task_of_wrong_kinds_is_a_task_error(environment, changes, what):
+    with pytest.raises(TaskError, match=what):
+        await environment.reset(dataclasses.replace(task(kind="exact", label="x"), **changes))
+
+
+async def test_no_observation_is_longer_than_twice_the_limit(environment):
+    await environment.reset(task(limits={"output_chars": 1000}, python=False, **BOOKING))
+    long = "x" * 10**6
+    for calls in ([call(long)], [call(long)] * 30, [call("answer", **{f"a{n}" * 9: 1 for n in range(10**5)})],
+                  [call("book", **{long: 1})], [call("book", room=long)] * 30):  # fmt: skip
+        result = await step(environment, *calls)
+        assert len(result.observation.text) < 2200 and len(str(result.observation.facts)) < 5000
+    assert "and 99995 more" in await said(environment, call("answer", **{f"a{n}": 1 for n in range(10**5)}))
+    text = (await environment.step(Action(text="", fault=long))).observation.text
+    assert len(text) < 2200 and "characters of this result left out" in text
+
+
+@pytest.mark.parametrize("check", ["min([]) > 0", "1 / len([]) > 0", "int('x') == 1", "{}['a']", "[].a", "1 < 'a'"])
+async def test_a_state_that_a_check_can_not_be_applied_to_fails_it(environment, check):
+    await environment.reset(task(**BOOKING | {"state_check": [check, "booked == []"]}))
+    await step(environment, call("answer", value="x"))
+    outcome = await environment.evaluate()
+    assert [one.passed for one in outcome.checks] == [False, True] and "Error" in outcome.checks[0].detail
+
+
+@pytest.mark.parametrize("check", ["nowhere", "__import__('nowhere')", "(f := lambda: f())()"])
+async def test_a_state_check_that_is_broken_is_a_failure_of_the_environment(environment, check):
+    await environment.reset(task(**BOOKING | {"state_check": check}))
+    await step(environment, call("answer", value="x"))
+    with pytest.raises(EnvironmentFailed, match="the state check"):
+        await environment.evaluate()

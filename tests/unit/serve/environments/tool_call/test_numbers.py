@@ -31,6 +31,7 @@ def test_a_number_is_read_whatever_dresses_it(text, value):
         "42 / 43 / 44",
         "17*23", "17 + 23", "4/2", "2/4", "84/2", "5!", "2^10", "sqrt(4)", "\\sqrt{4}", "3x", "5 pi", "5 not 6", "1,23",
         "about 5", "five", "--5", "5/0", "nan", "inf", "0x10", "9" * 400, "41.5 < x < 42.5", "not 42", "42 or so",
+        "5 versus six", "5 vs 6", "5 six", "5 but maybe six", "5 squared", "2 thirds", "5 over two", "5 hundred six",
     ],
 )  # fmt: skip
 def test_what_is_not_one_finished_number_is_none(text):
@@ -46,6 +47,16 @@ def test_equal_values_in_other_clothes_are_the_same():
         same("1/2", "0.5") and same("0.75", "75%") and same("75%", "0.75") and same("40", "40%") and same("7", "7.00")
     )
     assert same("1/3", "0.333333") and same("-2", "-2 apples") and same("5 kg", "5") and same("3 hours", "3 hour")
+
+
+def test_a_percent_is_neither_a_hundred_times_nor_a_hundredth_of_itself():
+    assert same("50%", "50%") and same("50%", "0.5") and same("50%", "50") and same("50%", "1/2")
+    assert same("0.5", "50%") and same("40", "40%") and same("1", "100%")
+    assert not same("50%", "5000%") and not same("50%", "0.5%") and not same("0.5", "0.5%") and not same("0.5", "5000%")
+
+
+def test_a_scale_multiplies():
+    assert same("5000000", "5 million") and same("24", "2 dozen eggs") and not same("5", "5 million")
 
 
 def test_near_values_are_not_the_same_without_a_tolerance():

@@ -1,5 +1,7 @@
 """The plain text form of actions."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,3 +106,16 @@ def test_expert_entries_become_actions():
     assert [(one.name, one.arguments) for one in two] == [("a", {}), ("b", {"x": 1})]
     with pytest.raises(TaskError, match="is needed"):
         expert_action({"bash": "ls"}, seen)
+
+
+@pytest.mark.parametrize("entry", [5, None, {"python": 5}, {"call": 5}, {"call": "f", "arguments": 5}, [5], {}])
+def test_an_entry_that_is_no_action_is_a_task_error(entry):
+    with pytest.raises(TaskError, match=r"expert or wrong: .* is needed"):
+        expert_action(entry, Observation(text=""))
+
+
+@pytest.mark.parametrize("text", ["```" + "a" * 50_000 + "`", "```" + " " * 50_000 + "`", "```python\nx\n```\n" * 5000])
+def test_no_text_takes_long_to_read(text):
+    started = time.perf_counter()
+    parse_plain(text)
+    assert time.perf_counter() - started < 1

@@ -104,3 +104,24 @@ def test_nulls_within_a_json_label_are_values(tmp_path):
 def test_labels_of_many_rows_are_read_quickly(tmp_path):
     path = jsonl(tmp_path, *({"prompt": f"{n}?", "label": n} for n in range(5000)))
     assert len(load_rows(path).tasks) == 5000
+
+
+def test_what_is_nested_without_end_is_left_out_and_the_rest_goes_on(tmp_path):
+    good, deep = {"prompt": "p", "label": "5"}, "[" * 100_000
+    calling = {"prompt": "p", "kind": "call", "state_check": "True"}
+    code = "def book(room, people=1): return " + "-" * 100_000 + "1"
+    nested: list = []
+    for _ in range(100):
+        nested = [nested]
+    rows = [
+        good | {"functions": deep}, good | {"kind": "json", "label": deep}, good | {"label": nested},
+        calling | {"functions": [BOOK], "state": "x = " + "-" * 100_000 + "1"},
+        calling | {"functions": [BOOK | {"code": code}]},
+        calling | {"functions": [BOOK | {"parameters": {"type": "object", "default": nested}}]}, good,
+    ]  # fmt: skip
+    found = load_rows(jsonl(tmp_path, *rows), on_error="skip")
+    assert [one.source for one in found.tasks] == ["questions.jsonl:7"]
+    fields = ["functions", "label", "label", "state", "functions.book.code", "functions"]
+    assert [str(error).split(": ")[:2] for error in found.errors] == [
+        [f"questions.jsonl:{number}", field] for number, field in enumerate(fields, 1)
+    ]
