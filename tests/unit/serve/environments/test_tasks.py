@@ -51,6 +51,9 @@ def test_a_good_file_is_read(tmp_path: Path) -> None:
         ("{steps = 3}", "{steps = 1.5}", ":13: limits", "whole"),
         ("{steps = 3}", "3", ":13: limits", ""),
         ("limits = {steps = 3}", 'expert = "ls"', ":13: expert", "a list"),
+        ("limits = {steps = 3}", "expert = [5]", ":13: expert", "5: an entry is a text"),
+        ("limits = {steps = 3}", "limits = {steps = " + "9" * 5000 + "}", "", "not TOML"),
+        ("limits = {steps = 3}", "deep = " + "[" * 5000, "", "not TOML"),
         ("[[task]]\nid", "[[task]\nid", "", "not TOML"),
         ('split = "train"', 'split = "train"\nextra = 1', ":3: extra", "unknown"),
     ],
@@ -61,6 +64,15 @@ def test_a_broken_one_names_file_line_and_field(tmp_path: Path, old: str, new: s
         load(tmp_path / "s.toml", GOOD.replace(old, new))
     assert f"s.toml{place}" in str(told.value)
     assert said in str(told.value)
+
+
+def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "latin.toml").write_bytes(b'skill = "\xe9"')
+    for path, said in ((tmp_path, "can't be read"), (tmp_path / "no.toml", "can't be read"),
+                       (tmp_path / "latin.toml", "not TOML")):  # fmt: skip
+        with pytest.raises(TaskError, match=said) as caught:
+            load_toml(path, "terminal", Limits(), lambda own, place: own)
+        assert path.name in str(caught.value)
 
 
 def test_repeated_ids_and_split_skills_are_refused(tmp_path: Path) -> None:
