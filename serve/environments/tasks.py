@@ -192,8 +192,8 @@ def _task(
     for name in ("expert", "wrong"):
         if not isinstance(row.get(name, []), list):
             raise place.error(name, "a list is needed, one entry a step")
-        if odd := [entry for entry in row.get(name, []) if not isinstance(entry, str | dict) or not entry]:
-            raise place.error(name, f"{odd[0]!r}: an entry is a text, or a table")
+        if odd := [entry for entry in row.get(name, []) if not isinstance(entry, str | dict | list) or not entry]:
+            raise place.error(name, f"{odd[0]!r}: an entry is a text, a table or a list of such")
     try:
         limits = limits.replace(row.get("limits", {}))
     except (TaskError, TypeError, AttributeError) as error:

@@ -7,6 +7,7 @@ What it leaves out: the sandbox (`../sandbox/`), repositories (`repository.py`),
 """
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from serve.environments.swe.payload import Payload, of_task
 from serve.environments.swe.repository import Base, at_commit, shipped
 from serve.environments.swe.rows import find_repository
 from serve.environments.tasks import Task, TaskError
-from serve.environments.terminal.calls import fault_of
+from serve.environments.terminal.calls import LEAST_S, MAX_CALLS, Room, fault_of, title, too_many
 
 ENTER_S = 10.0
 
@@ -75,7 +76,9 @@ class SweEnvironment:
         return at_commit(path, payload.base_commit)
 
     async def step(self, action: Action) -> StepResult:
-        """Run the action's commands in the persistent shell, in order, each within `step_s`.
+        """Run the action's commands in the persistent shell, in order, within the task's `step_s` together.
+
+        At most `MAX_CALLS` are run, and all of them together are shown about as much as one may be.
 
         Raises:
             EnvironmentFailed: the sandbox ended.
@@ -83,17 +86,25 @@ class SweEnvironment:
         sandbox, watch = self._running()
         if fault := action.fault or fault_of(action.calls, "submit", "the repository is mended", ("command",)):
             return StepResult(observation=Observation(text=fault, facts={"fault": fault, "cwd": self._cwd}), done=False)
-        texts: list[str] = []
+        limits, texts = self._task.limits, []
+        until, room = time.monotonic() + limits.step_s, Room(limits.output_chars)
         facts: dict[str, Any] = {"exit_code": None, "cwd": self._cwd, "diff_changed": False}
         done = False
-        for call in action.calls:
+        for number, call in enumerate(action.calls, 1):
+            if number > MAX_CALLS:
+                texts.append(too_many(number))
+                break
             if call.name == "submit":
                 texts.append("Submitted. The episode is over.")
                 done = facts["done"] = True
                 break
-            title = f"$ {call.arguments['command']}\n" if len(action.calls) > 1 else ""
-            text, own_facts = await self._run(sandbox, call.arguments["command"])
-            texts.append(title + text)
+            command = call.arguments["command"]
+            above = title(command) if len(action.calls) > 1 else ""
+            if (left_s := until - time.monotonic()) < LEAST_S:
+                texts.append(f"{above}not run: the {limits.step_s:g} s of this step are used up")
+                continue
+            text, own_facts = await self._run(sandbox, command, left_s)
+            texts.append(above + room.shown(text))
             facts |= own_facts
         if any(call.name == "bash" for call in action.calls):
             text, own_facts = await self._look(watch)
@@ -102,13 +113,12 @@ class SweEnvironment:
         facts |= {"files_changed": list(watch.last.files)}
         return StepResult(observation=Observation(text="\n".join(texts), facts=facts), done=done)
 
-    async def _run(self, sandbox: Sandbox, command: str) -> tuple[str, dict[str, Any]]:
-        limit_s = self._task.limits.step_s
+    async def _run(self, sandbox: Sandbox, command: str, time_s: float) -> tuple[str, dict[str, Any]]:
         try:
-            result = await sandbox.shell(command, timeout_s=limit_s)
+            result = await sandbox.shell(command, timeout_s=time_s)
         except ValueError as error:  # longer than a command may be
             return f"not run: {error}", {"exit_code": None}
-        text = of_command(result, self._cwd, limit_s)
+        text = of_command(result, self._cwd, round(time_s, 1))
         self._cwd = result.cwd
         if result.shell_restarted:
             await self._enter(sandbox)

@@ -9,6 +9,7 @@ that is empty, does not apply, or ends the run before its end gets -1.
 """
 
 import base64
+import dataclasses
 import hashlib
 import json
 import secrets
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from serve.environments.protocol import Check, EnvironmentFailed, Outcome
-from serve.environments.sandbox import Sandbox
+from serve.environments.sandbox import CommandResult, Sandbox
 from serve.environments.swe.patches import unpack
 from serve.environments.swe.payload import Payload, patch_paths
 from serve.environments.swe.repository import Base
@@ -25,8 +26,9 @@ from serve.environments.tasks import Limits, TaskError
 
 Start = Callable[..., Awaitable[Sandbox]]
 PACKAGES = ("pytest",)
-INSIDE = Path(__file__).with_name("inside.py")
-RESULT_BYTES = 8 << 20
+INSIDE = tuple(Path(__file__).with_name(name) for name in ("inside.py", "twins.py"))
+RESULT_CHARS = 8 << 20
+CONTROL_S = 5.0  # for a program that does nothing
 BEGIN_S = 60.0  # to apply the patches, besides the tests' own time
 SHOWN = 5
 VERIFIED: set[str] = set()  # digests of payloads that were found to be judgeable
@@ -78,8 +80,8 @@ def _run_check(answer: dict[str, Any], test_s: float) -> Check:
         why = f"the tests did not end within {test_s:g} s"
     elif not answer["ended"]:
         why = "the tests' process ended before they did"
-    elif not answer["honest"] and (answer["wardens"] or any(answer["passed"])):
-        why = "tests that must fail passed or did not run: the patch meddles with how tests are run"
+    elif not answer["honest"]:
+        why = "copies of tests that must fail passed or did not run: the patch meddles with how tests are run"
     return Check(name="the test run can be believed", passed=not why, detail=why)
 
 
@@ -90,35 +92,44 @@ async def run_tests(start: Start, limits: Limits, base: Base, payload: Payload, 
         EnvironmentFailed: no sandbox starts, it ended, or it gave no result.
     """
     wanted = (*payload.fail_to_pass, *payload.pass_to_pass)
-    token, folder = secrets.token_hex(16), f"/tmp/judge-{secrets.token_hex(8)}"
+    folder = f"/tmp/judge-{secrets.token_hex(8)}"
     files = sorted({one.partition("::")[0] for one in wanted} | set(patch_paths(payload.test_patch)))
     request = {
-        "token": token, "patch": base64.b64encode(patch).decode(), "test_patch": payload.test_patch,
-        "test_files": files, "wanted": wanted, "arguments": payload.test_arguments, "test_s": payload.test_s,
+        "patch": base64.b64encode(patch).decode(), "test_patch": payload.test_patch, "test_files": files,
+        "wanted": wanted, "failing": payload.fail_to_pass, "arguments": payload.test_arguments,
+        "test_s": payload.test_s, "ours": bool(payload.bug),
     }  # fmt: skip
-    sandbox = await start(limits, packages=PACKAGES)
+    sandbox = await start(dataclasses.replace(limits, output_chars=RESULT_CHARS), packages=PACKAGES)
     try:
         await unpack(sandbox, base)
-        await sandbox.write({f"{folder}/inside.py": INSIDE.read_bytes()})
+        await sandbox.write({f"{folder}/{path.name}": path.read_bytes() for path in INSIDE})
         done = await sandbox.run(
             ["python3", "-I", f"{folder}/inside.py", folder], stdin=json.dumps(request).encode(),
             timeout_s=payload.test_s + BEGIN_S,
         )  # fmt: skip
-        if done.exit_code != 0:
+        if done.exit_code != 0 or done.timed_out:
             why = done.ended or ("it took too long" if done.timed_out else done.stderr.strip()[-500:])
-            raise EnvironmentFailed(f"the tests can't be run: {why}")
-        await sandbox.clear()
-        text = (await sandbox.read(f"{folder}/result", limit=RESULT_BYTES)).decode()
+            if not patch or not await _was_ended(sandbox, done):
+                raise EnvironmentFailed(f"the tests can't be run: {why or f'exit code {done.exit_code}'}")
+            return {
+                "stage": "tests", "passed": [False] * len(wanted), "details": {}, "ended": False, "timed_out": False,
+                "honest": True, "said": why,
+            }  # fmt: skip
+        answer = json.loads(done.stdout)
     except (OSError, ValueError) as error:
         raise EnvironmentFailed(f"the result of the tests can't be read: {error}") from error
     finally:
         await sandbox.close()
-    if not text.startswith(token):
-        raise EnvironmentFailed("the result of the tests was written by somebody else")
-    answer = json.loads(text.removeprefix(token))
     if answer["stage"] == "start":
         raise EnvironmentFailed(f"pytest does not start in the sandbox: {answer['said'].strip()[-300:]}")
     return answer
+
+
+async def _was_ended(sandbox: Sandbox, done: CommandResult) -> bool:
+    """Whether a signal, a limit or its time ended what judges, in a sandbox that is well: tested code did that."""
+    if not done.ended and not done.timed_out and (done.exit_code or -1) > 0:
+        return False
+    return (await sandbox.run(["true"], timeout_s=CONTROL_S)).exit_code == 0
 
 
 async def verify(start: Start, limits: Limits, base: Base, payload: Payload, source: str) -> None:

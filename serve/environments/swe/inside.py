@@ -2,18 +2,25 @@
 
 What it does: as `python3 -I inside.py FOLDER` it reads a request from stdin, changes the fresh checkout, and starts
 itself once more as the process in which pytest runs. That process tells it each result through a pipe, in lines that
-begin with a token. What came out is written to FOLDER/result behind another token, which only this process and the
-host know. Nothing that tested code prints is read as a result.
-What it leaves out: what the results are worth (`evaluation.py`).
+begin with a token. What came out is written to stdout, once every other process has been ended. Nothing that tested
+code prints is read as a result, and this process can't be looked into.
+What it leaves out: what the results are worth (`evaluation.py`), and how copies of tests are made (`twins.py`).
 
-Code that runs in one process with its tests can, with effort, make them say anything. What is closed: changed tests,
-conftest files and settings of test runners (put back to the base), leaving early (a run without its end counts for
-nothing), printing results, and meddling with pytest or unittest: tests that must fail stand among the real ones, and
-where one of them passes, nothing counts. Only the standard library is imported here, and pytest in the second process.
+Code that runs in one process with its tests can, with effort, make them say anything: leave out what they do, report
+in their place, be equal to everything. So copies that must fail stand among the tests (`twins.py`), and only this
+process knows which is which: where a test passes, and a copy of it does not fail, nothing counts. Closed besides:
+changed tests, conftest files and settings of test runners (put back to the base), leaving early (a run without its end
+counts for nothing), printing results, hooks of Python (`sys.setprofile`) that were set before a test begins.
+
+What this can't keep out: guessing which is the test (one of four, for a number or a text; one of two, and told by its
+form, for the opposite of an assertion or for another exception), which a patch has to do right for every test that
+must be mended; code that looks up what a test that lies in the repository expects, and says that.
 """
 
 import base64
 import contextlib
+import ctypes
+import functools
 import json
 import os
 import re
@@ -22,6 +29,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -35,6 +43,8 @@ NAMES = re.compile(
 FOLDERS = ("tests", "__pycache__")  # all that lies in them is put back, or removed
 FEW, CHARS = 5, 400  # failures that are described, and how long
 BYTES = 64 << 20  # of results
+END_S = 5.0  # until the kernel has ended what is left
+PR_SET_DUMPABLE = 4
 
 
 class Refused(Exception):
@@ -93,6 +103,44 @@ def apply_tests(test_patch):
             raise Refused("test_patch", done.stderr.decode(errors="replace").strip())
 
 
+def hide():
+    """Keep other processes of this user from this one's memory, open files and environment."""
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def put_copies(request):
+    """Rewrite the files of the listed tests; the names of tests, and the copies that must fail (`twins.plant`)."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    import twins
+
+    names, copies = {}, {}
+    for file in sorted({one.partition("::")[0] for one in request["wanted"]}):
+        path = REPO / file
+        if path.is_file():
+            try:
+                text = path.read_text("utf-8")
+            except UnicodeDecodeError:
+                continue
+            text, own_names, own_copies = twins.plant(
+                file, text, *(request[key] for key in ("failing", "wanted", "ours"))
+            )
+            path.write_text(text, "utf-8")
+            names |= own_names
+            copies |= own_copies
+    return names, copies
+
+
+def end_others():
+    """End every process here but this one and the first."""
+    until = time.monotonic() + END_S
+    while time.monotonic() < until:
+        if not {path.name for path in Path("/proc").iterdir() if path.name.isdigit()} - {"1", str(os.getpid())}:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        time.sleep(0.001)
+
+
 def run_tests(request):
     """Run the files of the wanted tests in a process of their own; what it told, and how it ended."""
     token = secrets.token_hex(16)
@@ -139,24 +187,28 @@ def collect(child, fd, until):
     return b"".join(parts)
 
 
-def judge(told, wanted):
-    """Which of the wanted tests passed, why others did not, and whether the run can be believed."""
-    results, reasons, wardens, ended = {}, {}, {}, False
+def judge(told, wanted, names, copies):
+    """Which of the wanted tests passed, why others did not, and whether the run can be believed.
+
+    Args:
+        told: what the second process told.
+        wanted: ids of tests.
+        names: {the id under which a test ran: its own}.
+        copies: {the id of a copy: the tests of which none may have passed where the copy did not fail}.
+    """
+    results, reasons, failed, ended = {}, {}, set(), False
     for one in told:
-        if "start" in one:
+        ended = ended or "end" in one
+        if "id" not in one:
             continue
-        if "end" in one:
-            ended = True
-        elif "warden" in one:
-            wardens[one["warden"]] = False
-        else:
-            name, good = one["id"], one["good"]
-            if name in wardens:
-                wardens[name] = wardens[name] or one["failed"]
-                continue
-            results[name] = results.get(name, True) and good
-            if not good:
-                reasons.setdefault(name, one["why"])
+        base, bracket, case = one["id"].partition("[")
+        if base in copies:
+            failed |= {base} if one["failed"] else set()
+            continue
+        name, good = names.get(base, base) + bracket + case, one["good"]
+        results[name] = results.get(name, True) and good
+        if not good:
+            reasons.setdefault(name, with_own_names(one["why"], names))
     passed, details = [], {}
     for name in wanted:
         own = [one for one in results if one == name or one.startswith(name + "[")]
@@ -164,10 +216,18 @@ def judge(told, wanted):
         if not passed[-1] and len(details) < FEW:
             bad = next((one for one in own if not results[one]), None)
             details[name] = reasons.get(bad, "") if bad else missing(name, reasons)
+    passing = {name.partition("[")[0] for name, good in zip(wanted, passed, strict=True) if good}
     return {
-        "passed": passed, "details": details, "ended": ended, "wardens": len(wardens),
-        "honest": bool(wardens) and all(wardens.values()), "reported": len(results),
+        "passed": passed, "details": details, "ended": ended, "copies": len(copies), "reported": len(results),
+        "honest": all(copy in failed or not passing.intersection(tests) for copy, tests in copies.items()),
     }  # fmt: skip
+
+
+def with_own_names(text, names):
+    """What pytest says of a test, with its own name."""
+    for new, own in names.items():
+        text = text.replace(new.rpartition("::")[2], own.rpartition("::")[2])
+    return text
 
 
 def missing(name, reasons):
@@ -178,6 +238,7 @@ def missing(name, reasons):
 
 def main(folder):
     """Answer one request."""
+    hide()
     request = json.load(sys.stdin)
     request["folder"] = folder
     try:
@@ -186,10 +247,13 @@ def main(folder):
     except Refused as refused:
         answer = {"stage": refused.args[0], "why": refused.args[1][:CHARS]}
     else:
+        names, copies = put_copies(request)
         told, timed_out, said = run_tests(request)
-        answer = {"stage": "tests" if {"start": True} in told else "start", **judge(told, request["wanted"])}
+        answer = {"stage": "tests" if {"start": True} in told else "start"}
+        answer |= judge(told, request["wanted"], names, copies)
         answer |= {"timed_out": timed_out, "said": said, "put_back": put_back[:20]}
-    Path(folder, "result").write_text(request["token"] + json.dumps(answer))
+    end_others()
+    sys.stdout.write(json.dumps(answer))
 
 
 # ---- the second process ----
@@ -211,42 +275,26 @@ def test_process():
     tell({"start": True})
     sys.path[:0] = [str(path) for path in (REPO / "src", REPO) if path.is_dir()]
     files = [file for file in told["files"] if Path(file).is_file()]
-    always = ["-p", "no:cacheprovider", "--continue-on-collection-errors", "--rootdir", str(REPO), "-q", "--no-header"]
+    always = ["-p", "no:cacheprovider", "--continue-on-collection-errors", "--maxfail=0", "-q", "--no-header"]
+    always += ["--rootdir", str(REPO)]
     if files:
         pytest.main([*told["arguments"], *always, *files], plugins=[make_plugin(pytest, tell)])
     tell({"end": True})
     os._exit(0)
 
 
-def fail_always(*_):
-    """A test that must fail."""
-    assert os.sep == "nothing"
-
-
 def make_plugin(pytest, tell):
     """The plugin; what it needs is held by it alone, taken before any tested code was there."""
-    kind, choice, token_hex = pytest.Function, secrets.choice, secrets.token_hex
+    fail = pytest.fail
+    hooks = [sys.getprofile, sys.gettrace, lambda: threading._profile_hook, lambda: threading._trace_hook]
+    if hasattr(sys, "monitoring"):
+        hooks += [functools.partial(sys.monitoring.get_tool, number) for number in range(6)]
 
     class Plugin:
-        @pytest.hookimpl(trylast=True)
-        def pytest_collection_modifyitems(self, items):
-            parents = {}
-            for item in items:
-                if isinstance(item, kind):
-                    parents.setdefault(item.parent.nodeid, item)
-            for item in parents.values():
-                warden = self.warden(item)
-                tell({"warden": warden.nodeid})
-                places = [place for place, one in enumerate(items, 1) if one.parent is item.parent]
-                items.insert(choice(places), warden)
-
-        def warden(self, item):
-            name = f"test_{token_hex(8)}"
-            function = fail_always
-            if item.cls is not None:
-                setattr(item.cls, name, fail_always)
-                function = getattr(item.cls, name)
-            return type(item).from_parent(item.parent, name=name, callobj=function)
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_runtest_setup(self):
+            if any(hook() for hook in hooks):
+                fail("a hook of Python (sys.setprofile, sys.settrace, sys.monitoring) was set", pytrace=False)
 
         @pytest.hookimpl(tryfirst=True)
         def pytest_collectreport(self, report):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from serve.environments.tasks import TaskError
+from serve.environments.terminal.payload import brief, is_text
 
 TEST_S = 60.0  # for one run of the listed tests
 OWN_BUGS = "bug"  # the field that only our own repositories have
@@ -39,17 +40,24 @@ def read_payload(value: dict[str, Any], error: Callable[[str, str], Exception]) 
     Raises:
         what `error(field, message)` makes.
     """
+    if not isinstance(value, dict):
+        raise error("payload", f"{brief(value)}: a table of fields is needed")
     for name in ("repository", "base_commit", "test_patch", "patch"):
-        if not isinstance(value.get(name, ""), str):
-            raise error(name, f"{value[name]!r}: a text is needed")
+        if not is_text(value.get(name, "")):
+            raise error(name, f"{brief(value[name])}: a text is needed")
     bug = value.get(OWN_BUGS, [])
-    good = isinstance(bug, list | tuple) and all(len(one) == 3 and all(isinstance(t, str) for t in one) for one in bug)
-    if not good:
-        raise error(OWN_BUGS, "a list of [path, good text, bad text] is needed")
+    for one in bug if isinstance(bug, list | tuple) else [bug]:
+        if not isinstance(one, list | tuple) or len(one) != 3 or not all(map(is_text, one)):
+            raise error(OWN_BUGS, f"{brief(one)}: a list of [path, good text, bad text] is needed")
+    arguments = value.get("test_arguments", [])
+    if not isinstance(arguments, list | tuple) or not all(map(is_text, arguments)):
+        raise error("test_arguments", f"{brief(arguments)}: a list of texts is needed")
     if not value.get("repository"):
         raise error("repository", "the name of a repository is needed")
     if not bug and not re.fullmatch(r"[0-9a-f]{40}([0-9a-f]{24})?", value.get("base_commit", "")):
-        raise error("base_commit", f"{value.get('base_commit')!r}: a whole commit id (40 hexadecimal digits) is needed")
+        raise error(
+            "base_commit", f"{brief(value.get('base_commit'))}: a whole commit id (40 hexadecimal digits) is needed"
+        )
     lists = {name: _test_ids(value.get(name, []), name, error) for name in ("FAIL_TO_PASS", "PASS_TO_PASS")}
     if not lists["FAIL_TO_PASS"]:
         raise error("FAIL_TO_PASS", "at least one test is needed")
@@ -57,11 +65,11 @@ def read_payload(value: dict[str, Any], error: Callable[[str, str], Exception]) 
         raise error("PASS_TO_PASS", f"{both[0]!r} is in FAIL_TO_PASS too")
     test_s = value.get("test_s", TEST_S)
     if isinstance(test_s, bool) or not isinstance(test_s, int | float) or not 0 < test_s <= 86400:
-        raise error("test_s", f"{test_s!r}: seconds above 0 are needed")
+        raise error("test_s", f"{brief(test_s)}: seconds above 0 are needed")
     return Payload(
         repository=value["repository"], base_commit=value.get("base_commit", ""), bug=tuple(map(tuple, bug)),
         test_patch=value.get("test_patch", ""), fail_to_pass=lists["FAIL_TO_PASS"], pass_to_pass=lists["PASS_TO_PASS"],
-        test_arguments=tuple(value.get("test_arguments", ())), patch=value.get("patch", ""), test_s=float(test_s),
+        test_arguments=tuple(arguments), patch=value.get("patch", ""), test_s=float(test_s),
     )  # fmt: skip
 
 
@@ -76,11 +84,11 @@ def of_task(task_payload: dict[str, Any], source: str) -> Payload:
 
 def _test_ids(value: Any, name: str, error: Callable[[str, str], Exception]) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
-        raise error(name, f"{value!r}: a list of test ids is needed")
+        raise error(name, f"{brief(value)}: a list of test ids is needed")
     for one in value:
-        path = one.partition("::")[0] if isinstance(one, str) else ""
+        path = one.partition("::")[0] if is_text(one) else ""
         if not path.endswith(".py") or "::" not in one or path.startswith("/") or ".." in path.split("/"):
-            raise error(name, f"{one!r}: a test id has the form tests/test_a.py::test_b")
+            raise error(name, f"{brief(one)}: a test id has the form tests/test_a.py::test_b")
     return tuple(dict.fromkeys(value))
 
 

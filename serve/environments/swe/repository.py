@@ -11,11 +11,11 @@ import io
 import os
 import subprocess
 import tarfile
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from serve.environments.protocol import EnvironmentFailed
+from serve.environments.scratch import scratch
 
 SOURCES = Path(__file__).with_name("repositories")
 GIT_S = 300.0  # for one git command on a large repository
@@ -85,8 +85,8 @@ def shipped(name: str, bug: tuple[tuple[str, str, str], ...]) -> Base:
         EnvironmentFailed: git does not work here.
     """
     files = with_bug(source_files(name), bug)
-    with tempfile.TemporaryDirectory(prefix="clawrl-swe-") as folder:
-        root = Path(folder) / "repo"
+    with scratch("swe") as folder:
+        root = folder / "repo"
         for path, text in files.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(text, "utf-8")
@@ -105,8 +105,8 @@ def at_commit(path: Path, commit: str) -> Base:
     """
     if (objects := objects_of(path)) is None or not has_commit(path, commit):
         raise EnvironmentFailed(f"{path} has no commit {commit}")
-    with tempfile.TemporaryDirectory(prefix="clawrl-swe-") as folder:
-        root = Path(folder) / "repo"
+    with scratch("swe") as folder:
+        root = folder / "repo"
         root.mkdir()
         _git(root, "init", "--quiet", "--template=", "--initial-branch=main")
         borrowed = root / ".git/objects/info/alternates"

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from serve.environments.swe.payload import read_payload
 from serve.environments.swe.repository import has_commit
 from serve.environments.tasks import Limits, Split, Task, TaskError, check_all
+from serve.environments.terminal.payload import brief, is_text
 
 ROW_LIMITS = Limits(
     steps=40, step_s=120.0, episode_s=1800.0, memory_mb=2048, processes=128, disk_mb=512, output_chars=8000
@@ -86,15 +87,17 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
     if path.suffix not in (".jsonl", ".json"):
         raise TaskError(f"{path}: rows are read from .jsonl or .parquet")
     try:
-        lines = path.read_text("utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
         raise TaskError(f"{path}: can't be read: {error}") from error
     for number, line in enumerate(lines, 1):
         if line.strip():
             place = f"{path}:{number}"
             try:
-                yield place, json.loads(line)
-            except ValueError as error:
+                yield place, json.loads(line.decode("utf-8"))
+            except UnicodeDecodeError as error:
+                yield place, TaskError(f"{place}: not UTF-8: {error}")
+            except (ValueError, RecursionError) as error:
                 yield place, TaskError(f"{place}: not JSON: {error}")
 
 
@@ -105,20 +108,21 @@ def _task(row: Any, place: str, repositories: Path, split: Split, limits: Limits
     if not isinstance(row, dict):
         raise TaskError(f"{place}: a row must be an object, this is {type(row).__name__}")
     for name in TEXTS:
-        if not isinstance(row.get(name), str) or not row[name].strip():
-            raise error(name, f"{row.get(name)!r}: a text is needed")
+        if not is_text(row.get(name)) or not row[name].strip():
+            raise error(name, f"{brief(row.get(name))}: a text is needed")
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,80}", row["instance_id"]):
-        raise error("instance_id", f"{row['instance_id']!r}: up to 80 letters, digits, '_', '.', '-' are needed")
+        raise error("instance_id", f"{brief(row['instance_id'])}: up to 80 letters, digits, '_', '.', '-' are needed")
     value = {
         "repository": row["repo"], "base_commit": row["base_commit"].strip(), "test_patch": row.get("test_patch") or "",
         "patch": row.get("patch") or "", "test_s": ROW_TEST_S,
         "test_arguments": _test_arguments(row.get("test_cmd"), error),
         **{name: _list(row, name, error) for name in ("FAIL_TO_PASS", "PASS_TO_PASS")},
     }  # fmt: skip
-    read_payload(value, lambda name, what: error("repo" if name == "repository" else name, what))
+    of_row = {"repository": "repo", "test_arguments": "test_cmd"}
+    read_payload(value, lambda name, what: error(of_row.get(name, name), what))
     folder = find_repository(repositories, row["repo"])
     if folder is None:
-        raise error("repo", f"{row['repo']!r}: neither owner__name nor owner/name lies in {repositories}")
+        raise error("repo", f"{brief(row['repo'])}: neither owner__name nor owner/name lies in {repositories}")
     if not has_commit(folder, value["base_commit"]):
         raise error("base_commit", f"{folder} has no commit {value['base_commit']}: fetch it there")
     return Task(
@@ -132,10 +136,10 @@ def _list(row: dict[str, Any], name: str, error: Any) -> list[str]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError as fault:
+        except (ValueError, RecursionError) as fault:
             raise error(name, f"neither a list nor a JSON list: {fault}") from fault
     if not isinstance(value, list):
-        raise error(name, f"{value!r}: a list of test ids, or such a list as JSON, is needed")
+        raise error(name, f"{brief(value)}: a list of test ids, or such a list as JSON, is needed")
     return value
 
 
@@ -146,8 +150,8 @@ def _test_arguments(command: Any, error: Any) -> list[str]:
     try:
         words = shlex.split(command) if isinstance(command, str) else list(command)
     except (ValueError, TypeError) as fault:
-        raise error("test_cmd", f"{command!r}: a command is needed: {fault}") from fault
+        raise error("test_cmd", f"{brief(command)}: a command is needed: {fault}") from fault
     for start in (["pytest"], ["python", "-m", "pytest"], ["python3", "-m", "pytest"]):
         if words[: len(start)] == start:
             return words[len(start) :]
-    raise error("test_cmd", f"{command!r}: only pytest is run: 'pytest' or 'python -m pytest' and its options")
+    raise error("test_cmd", f"{brief(command)}: only pytest is run: 'pytest' or 'python -m pytest' and its options")

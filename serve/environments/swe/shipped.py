@@ -21,6 +21,8 @@ from typing import Any
 from serve.environments.swe.payload import new_file_patch, read_payload
 from serve.environments.swe.repository import source_files, with_bug
 from serve.environments.tasks import Limits, Place, Task, check_all, load_toml
+from serve.environments.terminal.calls import with_entries
+from serve.environments.terminal.payload import brief, is_text
 
 LIMITS = Limits(steps=20, step_s=30.0, episode_s=600.0, memory_mb=512, processes=64, disk_mb=64, output_chars=8000)
 TASKS = Path(__file__).with_name("tasks")
@@ -36,7 +38,8 @@ def load() -> tuple[Task, ...]:
         TaskError: names file, line and field.
     """
     files = sorted(TASKS.glob("*.toml"))
-    return check_all(task for path in files for task in load_toml(path, "swe", LIMITS, read_fields))
+    tasks = (task for path in files for task in load_toml(path, "swe", LIMITS, read_fields))
+    return check_all(with_entries(tasks, "submit", "SWE"))
 
 
 def read_fields(own: dict[str, Any], place: Place) -> dict[str, Any]:
@@ -50,17 +53,20 @@ def read_fields(own: dict[str, Any], place: Place) -> dict[str, Any]:
     repository, tests, bug = own.get("repository"), own.get("tests"), own.get("bug")
     if not isinstance(repository, str) or not isinstance(tests, str) or not isinstance(bug, list):
         raise place.error("repository", "repository, tests and bug are needed")
+    listed = own.get("fail_to_pass", [])
+    if not isinstance(listed, list) or not all(map(is_text, listed)):
+        raise place.error("fail_to_pass", f"{brief(listed)}: a list of names or ids of tests is needed")
     try:
         changes = [(one["file"], one["good"], one["bad"]) for one in bug]
         good = source_files(repository)
         with_bug(good, tuple(changes))
         hidden = test_ids(HIDDEN, tests)
-    except (KeyError, TypeError, ValueError, SyntaxError) as error:
+    except (KeyError, TypeError, ValueError, SyntaxError, RecursionError, MemoryError) as error:
         raise place.error("bug", str(error)) from error
     if HIDDEN in good:
         raise place.error("tests", f"the repository has a file {HIDDEN} already")
     seen = [one for path, text in good.items() if path.startswith("tests/") for one in test_ids(path, text)]
-    failing = [one if "::" in one else f"{HIDDEN}::{one}" for one in own.get("fail_to_pass", ())]
+    failing = [one if "::" in one else f"{HIDDEN}::{one}" for one in listed]
     if unknown := sorted(set(failing) - {*hidden, *seen}):
         raise place.error("fail_to_pass", f"there is no test {unknown[0]!r}")
     payload = {

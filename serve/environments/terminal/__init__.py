@@ -10,7 +10,7 @@ from typing import Any
 from serve.environments.catalog import EnvironmentSettings
 from serve.environments.protocol import Action, Observation
 from serve.environments.tasks import Limits, Task, check_all, load_toml
-from serve.environments.terminal.calls import entry_action
+from serve.environments.terminal.calls import entry_action, with_entries
 from serve.environments.terminal.environment import TerminalEnvironment
 from serve.environments.terminal.payload import read_payload
 from serve.environments.terminal.plain import parse_plain, plain_text
@@ -94,7 +94,7 @@ def load() -> tuple[Task, ...]:
     """
     files = sorted((Path(__file__).parent / "tasks").glob("*.toml"))
     read = (load_toml(path, "terminal", LIMITS, lambda own, place: read_payload(own, place.error)) for path in files)
-    return check_all(task for tasks in read for task in tasks)
+    return check_all(with_entries((task for tasks in read for task in tasks), "done", "terminal"))
 
 
 def expert_action(entry: Any, observation: Observation) -> Action:

@@ -13,12 +13,11 @@ from serve.environments.protocol import Action, EnvironmentFailed, Observation, 
 from serve.environments.sandbox import CommandResult, Sandbox
 from serve.environments.tasks import Task, TaskError
 from serve.environments.terminal import evaluation, observing, verdicts
-from serve.environments.terminal.calls import fault_of
+from serve.environments.terminal.calls import LEAST_S, MAX_CALLS, Room, fault_of, title, too_many
 from serve.environments.terminal.payload import SETUP_S, contents, read_payload
 
 WORK = "/work"
 TAKES = ("command", "timeout_s")  # of bash
-LEAST_S = 0.05  # a command that would get less is not begun
 LIST = """\
 shopt -s dotglob nullglob
 all=(*)
@@ -90,26 +89,31 @@ class TerminalEnvironment:
     async def step(self, action: Action) -> StepResult:
         """Run the action's commands in the persistent shell, in order, within the task's `step_s` together.
 
+        At most `MAX_CALLS` are run, and all of them together are shown about as much as one may be.
+
         Raises:
             EnvironmentFailed: the sandbox ended.
         """
         sandbox, limits = self._running(), self._task.limits
         if fault := action.fault or fault_of(action.calls, "done", "the task is finished", TAKES):
             return StepResult(observation=Observation(text=fault, facts={"fault": fault, "cwd": self._cwd}), done=False)
-        until, texts = time.monotonic() + limits.step_s, []
+        until, texts, room = time.monotonic() + limits.step_s, [], Room(limits.output_chars)
         facts: dict[str, Any] = {"cwd": self._cwd}
-        for call in action.calls:
+        for number, call in enumerate(action.calls, 1):
+            if number > MAX_CALLS:
+                texts.append(too_many(number))
+                break
             if call.name == "done":
                 texts.append("The episode is over.")
                 facts["done"] = True
                 return StepResult(observation=Observation(text="\n\n".join(texts), facts=facts), done=True)
             command, asked_s = call.arguments["command"], call.arguments.get("timeout_s", limits.step_s)
-            title = f"$ {command}\n" if len(action.calls) > 1 else ""
+            above = title(command) if len(action.calls) > 1 else ""
             if (left_s := until - time.monotonic()) < LEAST_S:
-                texts.append(f"{title}not run: the {limits.step_s:g} s of this step are used up")
+                texts.append(f"{above}not run: the {limits.step_s:g} s of this step are used up")
                 continue
             text, result = await self._run(sandbox, command, min(asked_s, left_s), asked_s)
-            texts.append(title + text)
+            texts.append(above + room.shown(text))
             facts = {
                 "exit_code": result.exit_code, "cwd": result.cwd, "timed_out": result.timed_out, "ended": result.ended,
                 "duration_s": facts.get("duration_s", 0.0) + result.duration_s,

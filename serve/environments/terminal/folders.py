@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from serve.environments.tasks import Limits, Task, TaskError, check_all
-from serve.environments.terminal.payload import read_payload
-from serve.environments.terminal.verdicts import PYTEST
+from serve.environments.terminal.payload import PYTEST_FILE, read_payload
 
 TABLES = ("task", "metadata", "verifier", "agent", "environment", "solution", "limits")
 TOP = ("id", "name", "skill", "category", "difficulty", "split", "version", "schema_version", *TABLES)
@@ -88,7 +87,7 @@ class _Source:
         self.path, text = path, _text(path)
         try:
             self.fields: dict[str, Any] = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise TaskError(f"{path}: not TOML: {error}") from error
         self._lines = text.splitlines()
 
@@ -160,18 +159,16 @@ def _limits(source: _Source, limits: Limits) -> Limits:
 
 def _payload(folder: Path, source: _Source) -> dict[str, Any]:
     tests = _files(folder / "tests")
-    if "test.sh" not in tests:
-        if not any(re.fullmatch(r"test_.*\.py", name) for name in tests):
-            raise TaskError(f"{folder / 'tests'}: neither test.sh nor test_*.py: there is nothing that tells success")
-        tests["test.sh"] = {"text": PYTEST, "mode": 0o755}
-    script = tests["test.sh"].get("text", "")
+    if "test.sh" not in tests and not any(PYTEST_FILE.fullmatch(name) for name in tests):
+        raise TaskError(f"{folder / 'tests'}: neither test.sh nor test_*.py: there is nothing that tells success")
+    script = tests.get("test.sh", {}).get("text", "")
     if found := NETWORK.search(script):
         line = script[: found.start(1)].count("\n") + 1
         raise TaskError(
             f"{folder / 'tests' / 'test.sh'}:{line}: {found[1]!r}: there is no network in the sandbox. Run what is "
             "there, such as python3 -m pytest"
         )
-    uses_pytest = any("pytest" in file.get("text", "") for file in tests.values())
+    uses_pytest = "test.sh" not in tests or any("pytest" in file.get("text", "") for file in tests.values())
     verifier = source.fields.get("verifier", {})
     timeout = {"timeout_s": verifier["timeout_sec"]} if "timeout_sec" in verifier else {}
     return {
@@ -194,6 +191,7 @@ def _refuse_containers(folder: Path) -> None:
 def _files(folder: Path) -> dict[str, dict[str, Any]]:
     """All files below a folder, as in a payload. Links are refused: what they point to may lie anywhere."""
     files: dict[str, dict[str, Any]] = {}
+    _refuse_link_outside(folder)
     for path in sorted(folder.rglob("*")):
         if path.is_symlink():
             raise TaskError(f"{path}: a link: put the file itself there, or make the link in setup.sh")
@@ -206,7 +204,21 @@ def _files(folder: Path) -> dict[str, dict[str, Any]]:
     return files
 
 
+def _refuse_link_outside(path: Path) -> None:
+    """A task must not show files of this machine: a link of its folder leads to a place in that folder."""
+    own = next((parent for parent in path.parents if (parent / "task.toml").exists()), path.parent).resolve()
+    try:
+        place = path.resolve()
+    except (OSError, RuntimeError) as error:
+        raise TaskError(f"{path}: can't be read: {error}") from error
+    if not place.is_relative_to(own):
+        raise TaskError(f"{path}: a link to {place}, outside of the task's folder: put the file itself there")
+
+
 def _text(path: Path) -> str:
+    _refuse_link_outside(path)
+    if path.exists() and not path.is_file():
+        raise TaskError(f"{path}: can't be read: it is no regular file")
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -8,6 +8,7 @@ more.
 import re
 from collections.abc import Iterator
 
+PROGRAM_CHARS = 80  # of the name that a hint begins with
 NO_TERMINAL = "There is no terminal here and stdin is empty (end of file)"
 
 _EDIT = "write a file with cat > FILE <<'EOF' ... EOF, or change one with sed -i"
@@ -73,7 +74,7 @@ def note(command: str) -> str | None:
             program, instead = next(((line, said) for form, said in WITH_EDITOR if form.match(line)), (program, None))
         if instead is not None:
             joint = " " if instead.startswith("and ") else ": "
-            return f"{program}: {NO_TERMINAL}{joint}{instead}."
+            return f"{program[:PROGRAM_CHARS]}: {NO_TERMINAL}{joint}{instead}."
     return None
 
 

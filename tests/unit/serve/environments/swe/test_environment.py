@@ -101,6 +101,23 @@ async def test_a_command_that_takes_too_long_is_stopped(environment) -> None:
     assert "timed out" in seen.text and seen.facts["timed_out"]
 
 
+async def test_the_time_of_a_step_bounds_all_its_commands(environment) -> None:
+    task = shipped_task(TASK)
+    await environment.reset(dataclasses.replace(task, limits=task.limits.replace({"step_s": 0.4})))
+    seen = (await environment.step(bash("sleep 20", "touch late", "sleep 20"))).observation
+    assert seen.text.startswith("$ sleep 20\n") and seen.text.count("not run: the 0.4 s of this step are used up") == 2
+    assert "late" not in (await environment.step(bash("ls"))).observation.text
+
+
+async def test_what_one_answer_is_shown_is_bounded(environment) -> None:
+    task = shipped_task(TASK)
+    await environment.reset(dataclasses.replace(task, limits=task.limits.replace({"output_chars": 1000})))
+    seen = (await environment.step(bash(*["seq 100000 #" + "y" * 200_000] * 30))).observation
+    assert len(seen.text) < 3 * 1000 + 16 * 600 and seen.text.count("exit code: 0") == 16
+    assert "one answer is shown 2500 at most" in seen.text
+    assert seen.text.endswith("[call 17 and later] not run: 16 calls in one answer are the most")
+
+
 async def test_whatever_becomes_of_git_the_work_counts() -> None:
     ways = {
         "committed": "git checkout -qb other && git commit -qam x",
@@ -149,7 +166,7 @@ async def test_scores_by_shares() -> None:
     partly, _ = await play(task, [halves, "submit"])
     assert partly.score == pytest.approx(-1 / 3) and not partly.solved  # 2 of 3 mended, an old test broke
     outcome = evaluation.outcome_of(
-        {"timed_out": False, "ended": True, "wardens": 1, "honest": True, "details": {},
+        {"timed_out": False, "ended": True, "honest": True, "details": {},
          "passed": [True, True, False] + [True] * (len(task.payload["PASS_TO_PASS"]))},
         of_task(task.payload, task.source),
     )  # fmt: skip
@@ -201,3 +218,29 @@ async def test_a_sandbox_that_dies_is_a_failure_of_the_environment(environment) 
         await environment.step(bash("ls"))
     with pytest.raises(EnvironmentFailed):
         await environment.evaluate()
+
+
+DEEP: list = []
+for _ in range(100_000):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("bug", [5]), ("bug", 5), ("bug", ["abc"]), ("bug", [["a", "b", 5]]), ("bug", DEEP), ("test_arguments", 5),
+        ("test_arguments", "-x"), ("test_arguments", [5]), ("test_arguments", DEEP), ("FAIL_TO_PASS", 5),
+        ("FAIL_TO_PASS", [5]), ("FAIL_TO_PASS", DEEP), ("PASS_TO_PASS", {"a": 1}), ("repository", DEEP),
+        ("repository", 5), ("test_patch", ["x"]), ("test_patch", "\ud800"), ("test_s", DEEP), ("test_s", True),
+    ],
+)  # fmt: skip
+def test_a_payload_of_wrong_kinds_names_its_field(field: str, value: object) -> None:
+    task = shipped_task(TASK)
+    with pytest.raises(TaskError, match=f"^{task.source}: {field}: "):
+        of_task(task.payload | {field: value}, task.source)
+
+
+def test_a_payload_that_is_no_table_is_refused() -> None:
+    for value in (5, "text", [1], DEEP):
+        with pytest.raises(TaskError, match="x:1: payload: "):
+            of_task(value, "x:1")

@@ -136,6 +136,14 @@ def test_lines_and_parquet_give_the_same_tasks(tmp_path: Path, repositories: Pat
         ("PASS_TO_PASS", ["../x/test_a.py::test_b"], "has the form"),
         ("PASS_TO_PASS", ["checks/test_sums.py::Case::test_one"], "is in FAIL_TO_PASS too"),
         ("test_cmd", "./runtests.py", "only pytest is run"),
+        ("test_cmd", 5, "a command is needed"),
+        ("test_cmd", ["pytest", 5], "a list of texts"),
+        ("FAIL_TO_PASS", "tests/test_a.py::test_b", "JSON list"),
+        ("FAIL_TO_PASS", "[" * 100_000, "JSON list"),
+        ("FAIL_TO_PASS", [[["x"]]], "has the form"),
+        ("PASS_TO_PASS", 5, "a list of test ids"),
+        ("problem_statement", "\ud800", "a text is needed"),
+        ("patch", ["x"], "a text is needed"),
     ],
 )
 def test_a_fault_names_file_line_and_field(tmp_path, repositories, row, field, value, what) -> None:
@@ -154,6 +162,12 @@ def test_lines_that_are_no_rows(tmp_path: Path, repositories: Path, row: dict) -
     texts = [str(error) for error in rows.refused]
     assert [text.split("rows.jsonl:")[1][0] for text in texts] == ["1", "2", "5"]
     assert "not JSON" in texts[0] and "must be an object" in texts[1] and "stands in" in texts[2]
+    lines = [b"[" * 100_000, b'{"a": "\xff"}', b"9" * 5000, json.dumps(row).encode()]
+    (tmp_path / "bytes.jsonl").write_bytes(b"\n".join(lines))
+    rows = load_rows(tmp_path / "bytes.jsonl", repositories, on_error="skip")
+    texts = [str(error) for error in rows.refused]
+    assert len(rows.tasks) == 1 and ["not UTF-8" in text for text in texts] == [False, True, False]
+    assert ["bytes.jsonl:1: not JSON" in texts[0], "bytes.jsonl:2" in texts[1], "jsonl:3" in texts[2]] == [True] * 3
     (tmp_path / "x.parquet").write_bytes(b"no")
     for name, what in {"x.parquet": "not Parquet", "x.csv": ".jsonl or .parquet", "no.jsonl": "can't be read"}.items():
         with pytest.raises(TaskError, match=what):

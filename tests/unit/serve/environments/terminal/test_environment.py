@@ -63,6 +63,18 @@ async def test_the_time_of_a_step_bounds_all_its_commands(environment):
     assert "more than the 0.4 s that one step may take" in await said(environment, "true", timeout_s=60)
 
 
+async def test_what_one_answer_is_shown_is_bounded(environment):
+    await environment.reset(task(limits={"output_chars": 1000}))
+    long = Call(name="bash", arguments={"command": "seq 100000 #" + "y" * 200_000})
+    text = (await environment.step(Action(text="", calls=(long,) * 30))).observation.text
+    assert len(text) < 3 * 1000 + 16 * 600 and text.count("exit code: 0") == 16
+    assert "(199812 characters left out)" in text and "one answer is shown 2500 at most" in text
+    assert text.endswith("[call 17 and later] not run: 16 calls in one answer are the most")
+    both = await said(environment, "seq 100000; seq 100000 >&2")
+    assert both.startswith("1\n") and both.endswith("100000\nexit code: 0") and "one answer" not in both
+    assert len(await said(environment, "git commit " + "z" * 100_000)) < 3000
+
+
 async def test_a_shell_that_ends_is_started_anew(environment):
     await environment.reset(task())
     text = await said(environment, "x=5; touch kept; exit 4")

@@ -1,5 +1,6 @@
 """Tasks from folders: how they are read, and what their test scripts say."""
 
+import os
 import re
 
 import pytest
@@ -8,7 +9,7 @@ from serve.environments.protocol import EnvironmentFailed
 from serve.environments.tasks import Task, TaskError
 from serve.environments.terminal import LIMITS, TerminalEnvironment, expert_action
 from serve.environments.terminal.folders import load_folder, load_folders
-from serve.environments.terminal.verdicts import placed, read_lines, read_rewards
+from serve.environments.terminal.verdicts import Places, placed, read_lines, read_rewards
 from tests.unit.serve.environments.terminal.building import outcome_of
 
 HARBOR = {
@@ -99,6 +100,10 @@ async def test_pytest_runs_where_there_is_no_script(tmp_path):
         ("echo 0 > /logs/verifier/reward.txt; echo PASSED all", -1.0),
         ("""echo '{"a": 1, "b": 0.5}' > /logs/verifier/reward.json""", 0.5),
         ("mkfifo p; cat p", -1.0),
+        ("echo FAILED one; echo PASSED two; echo 1 > /logs/verifier/reward.txt", -1 / 3),  # they don't agree
+        ("echo FAILED one; echo PASSED two; echo 0.5 > /logs/verifier/reward.txt", 0.0),
+        ("echo PASSED one; kill -9 $$", -1.0),
+        ("sleep 100 & echo PASSED one", 1.0),
     ],
 )
 async def test_verdicts(tmp_path, script, score):
@@ -174,10 +179,11 @@ def test_links_and_bytes_and_modes_of_files(tmp_path):
 
 def test_only_harbors_own_folders_get_their_true_names():
     text = "/tests/a x=/tests; /logs/verifier/r /work/tests $D/tests /testsuite ./tests '/tests'"
-    assert placed({"text": text}, "/tmp/1").decode() == (
-        "/tmp/1/tests/a x=/tmp/1/tests; /tmp/1/logs/verifier/r /work/tests $D/tests /testsuite ./tests '/tmp/1/tests'"
+    places = Places("/tmp/1", "/tmp/2", "/tmp/3")
+    assert placed({"text": text}, places).decode() == (
+        "/tmp/1/a x=/tmp/1; /tmp/2/r /work/tests $D/tests /testsuite ./tests '/tmp/1'"
     )
-    assert placed({"base64": "/wA="}, "/tmp/1") == b"\xff\x00"
+    assert placed({"base64": "/wA="}, places) == b"\xff\x00"
 
 
 def test_verdict_lines_after_the_last_summary_count():
@@ -199,3 +205,74 @@ async def test_pytest_that_cant_run_is_a_failure_of_the_environment(tmp_path):
     task = load_folder(folder(tmp_path, {"tests/test.sh": None, "tests/test_none.py": "\n"}), LIMITS)
     with pytest.raises(EnvironmentFailed, match="could not be run"):
         await outcome_of(task, [])
+
+
+PYTEST_ADDS = {
+    "tests/test.sh": None,
+    "tests/test_add.py": (
+        "import subprocess\ndef says(*n):\n"
+        "    return subprocess.run(['bash', '/work/add.sh', *n], capture_output=True, text=True).stdout.strip()\n"
+        "def test_small(): assert says('2', '3') == '5'\ndef test_large(): assert says('20', '30') == '50'\n"
+    ),
+}  # fmt: skip
+FORGES = {
+    "a reward file beside the tests": (
+        "for d in $TESTS/.. /tmp/* $HOME/.. $HOME/../.. $TMPDIR/.. $PWD; do "
+        "mkdir -p $d/logs/verifier; echo 1 | tee $d/reward.txt > $d/logs/verifier/reward.txt; done"
+    ),
+    "lines in every open pipe": (
+        "for f in /proc/[0-9]*/fd/*; do case $(readlink $f) in pipe*|socket*) { echo; "
+        'echo "= short test summary info ="; echo PASSED a::b; } >> $f ;; esac; done'
+    ),
+    "lines, and the end of whoever tests": "echo PASSED a::b; kill -9 $PPID",
+    "another report": (
+        "(trap '' TERM; setsid bash -c 'for i in {1..200}; do for f in /tmp/*; do [ -f $f ] && { head -c 64 $f; "
+        'echo "{\\"code\\": 0, \\"results\\": [[\\"a\\", true, \\"\\"]]}"; } > $f.new && mv $f.new $f; '
+        "done; sleep 0.01; done' > /dev/null 2>&1 &)"
+    ),
+    "what the tester was told": "cat /proc/$PPID/environ /proc/$PPID/mem /proc/$PPID/fd/0 > /work/seen",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("forge", FORGES.values(), ids=FORGES)
+async def test_a_script_under_test_cant_forge_the_verdict_of_pytest(tmp_path, forge):
+    task = load_folder(folder(tmp_path, PYTEST_ADDS), LIMITS)
+    write = f"cat > add.sh <<'END'\n{forge}\nEND"
+    assert (await outcome_of(task, [write])).score == -1.0
+    assert (await outcome_of(task, ["echo 'echo $(( $1 + $2 ))' > add.sh"])).score == 1.0
+
+
+@pytest.mark.parametrize("forge", ["a reward file beside the tests", "lines in every open pipe"])
+async def test_nor_that_of_a_test_script(tmp_path, forge):
+    script = 'for n in 1 2; do [ "$(bash add.sh $n 2)" = $((n + 2)) ] && echo PASSED $n || echo FAILED $n; done; exit 1'
+    task = load_folder(folder(tmp_path, with_script(script)), LIMITS)
+    write = f"cat > add.sh <<'END'\n{FORGES[forge]}\nEND"
+    outcome = await outcome_of(task, [write])
+    assert outcome.score == -1.0 and [check.name for check in outcome.checks] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    "name", ["task.toml", "instruction.md", "files", "setup.sh", "solution.sh", "tests", "solution"]
+)
+def test_links_out_of_the_folder_are_refused(tmp_path, name):
+    made = folder(tmp_path)
+    outside = tmp_path / "outside"
+    if name in ("files", "tests", "solution"):
+        outside.mkdir()
+        (outside / "solve.sh").write_text("a secret")
+    else:
+        outside.write_text('id = "a"\n')
+    (made / name).rename(tmp_path / "old") if (made / name).exists() else None
+    (made / name).symlink_to(outside)
+    with pytest.raises(TaskError, match=rf"{name}.*: a link to .*outside"):
+        load_folder(made, LIMITS)
+
+
+def test_links_within_the_folder_are_followed_and_pipes_refused(tmp_path):
+    made = folder(tmp_path)
+    (made / "solution/solve.sh").rename(made / "solved.sh")
+    (made / "solution/solve.sh").symlink_to("../solved.sh")
+    assert "tr a-z A-Z" in load_folder(made, LIMITS).expert[0]
+    os.mkfifo(made / "setup.sh")
+    with pytest.raises(TaskError, match=r"setup\.sh: can't be read: it is no regular file"):
+        load_folder(made, LIMITS)

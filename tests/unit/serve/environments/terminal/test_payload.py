@@ -1,8 +1,12 @@
+import dataclasses
+
 import pytest
 
 from serve.environments.tasks import TaskError, load_toml
 from serve.environments.terminal import LIMITS
+from serve.environments.terminal.calls import with_entries
 from serve.environments.terminal.payload import read_payload
+from tests.unit.serve.environments.terminal.building import task
 
 
 def fail(name: str, what: str) -> TaskError:
@@ -20,6 +24,9 @@ def test_reading_again_gives_the_same():
 
 
 CHECKS = [{"name": "one", "run": "true"}]
+DEEP: list = []
+for _ in range(100_000):
+    DEEP = [DEEP]
 
 
 @pytest.mark.parametrize(
@@ -45,6 +52,22 @@ CHECKS = [{"name": "one", "run": "true"}]
         ({"checks": CHECKS, "files": {"a": {"base64": "?"}}}, "files: 'a': base64 can't be read"),
         ({"checks": CHECKS, "files": {"a": {"text": "", "mode": 4096}}}, "files: 'a': mode 4096"),
         ({"checks": CHECKS, "file": {}}, "file: unknown"),
+        ({"checks": CHECKS, "files": {"a": "", "a/b": ""}}, "files: 'a/b': 'a' is a file"),
+        ({"checks": CHECKS, "files": {"d/c/b": "", "d": ""}}, "files: 'd/c/b': 'd' is a file"),
+        ({"checks": CHECKS, "files": {"a": "", "./a": ""}}, "files: './a': it is the same file as 'a'"),
+        ({"checks": CHECKS, "files": {"n" * 300: ""}}, "files: .*255 in each name"),
+        ({"checks": CHECKS, "files": {"a": "\ud800"}}, "files: 'a': text can't be read"),
+        ({"checks": CHECKS, "files": DEEP}, "files: "),
+        ({"checks": DEEP}, "checks: "),
+        ({"checks": CHECKS, "setup": DEEP}, "setup: "),
+        ({"checks": [{"name": ["a"], "run": "x"}]}, "checks: name = "),
+        ({"checks": [{"name": "a", "run": "b", "timeout_s": DEEP}]}, "checks: timeout_s = "),
+        ({"tests": DEEP}, "tests: "),
+        ([1], "payload: "),
+        *(
+            ({"tests": {"files": {"test.sh": ""}, "packages": [one]}}, "tests: packages: ")
+            for one in ("../etc", "/etc", "a/b", ".ssh", "", "a b", 5, "a\n", "\u00e9")
+        ),
     ],
 )
 def test_faults_name_the_field(own, named):
@@ -60,3 +83,11 @@ def test_a_fault_in_a_task_file_names_its_line(tmp_path):
     )
     with pytest.raises(TaskError, match=r"made\.toml:7: checks: run = None"):
         load_toml(path, "terminal", LIMITS, lambda own, place: read_payload(own, place.error))
+
+
+@pytest.mark.parametrize("field", ["expert", "wrong"])
+def test_entries_of_solutions_are_texts(field):
+    made = dataclasses.replace(task(), **{field: ("ls", 5)})
+    with pytest.raises(TaskError, match=rf"made.toml:1: {field}: entry 2: 5: an entry of a terminal task"):
+        list(with_entries([made], "done", "terminal"))
+    assert list(with_entries([dataclasses.replace(made, **{field: ("ls", "done")})], "done", "terminal"))
