@@ -219,7 +219,8 @@ def bench(what: str, as_json: bool, episodes: int | None) -> None:
     from serve.environments.bench import MEASURES, show
 
     said = Console(stderr=True) if as_json else console
-    result = asyncio.run(MEASURES[what](said, **({"episodes": episodes} if episodes else {})))
+    with contextlib.redirect_stdout(sys.stderr if as_json else sys.stdout):  # Ray tells there of workers that died
+        result = asyncio.run(MEASURES[what](said, **({"episodes": episodes} if episodes else {})))
     show(console, result, as_json)
     sys.exit(0 if result.get("good", True) else 1)
 

@@ -44,6 +44,9 @@ async def judge(start: Start, limits: Limits, base: Base, payload: Payload, patc
         why = f"nothing differs from the commit {base.commit[:12]}"
         return Outcome(score=-1.0, checks=(Check(name="a patch was made", passed=False, detail=why),))
     answer = await run_tests(start, limits, base, payload, patch)
+    if answer["stage"] == "tests" and not answer["ended"] and not answer["timed_out"]:
+        # the patch's doing, or somebody's outside (a host without memory ends processes): the patch does it again
+        answer = await run_tests(start, limits, base, payload, patch)
     if answer["stage"] == "patch":
         why = f"git apply: {answer['why']}"
         return Outcome(score=-1.0, checks=(Check(name="the patch applies", passed=False, detail=why),))

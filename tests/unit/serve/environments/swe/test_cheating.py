@@ -1,9 +1,14 @@
 """Patches that would make tests pass without mending anything: none gets more than an honest failure."""
 
 import asyncio
+import contextlib
+from typing import Any
 
+import psutil
 import pytest
 
+from serve.environments.sandbox import Sandbox
+from serve.environments.swe.environment import SweEnvironment
 from serve.environments.swe.inside import protected
 from tests.unit.serve.environments.swe.playing import play, shipped_task
 
@@ -140,6 +145,32 @@ async def test_bending_the_run_itself_counts_for_nothing() -> None:
     for name, outcome in (await outcomes_of(cheats)).items():
         assert outcome.score == -1.0, (name, outcome)
         assert not any(check.passed for check in outcome.checks if "test_halves" in check.name), name
+
+
+async def test_who_is_killed_from_outside_is_judged_again_and_not_scored_low() -> None:
+    """As a host without memory does: it is no doing of the patch, which would do it again."""
+    task, killed = shipped_task(TASK), []
+
+    async def kill(sandbox: Sandbox) -> None:
+        while not killed:
+            for process in psutil.Process(sandbox.pid).children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    if any("inside.py" in word for word in process.cmdline()):
+                        process.kill()
+                        killed.append(process.pid)
+            await asyncio.sleep(0.002)
+
+    killers = []
+
+    async def start(*args: Any, **kwargs: Any) -> Sandbox:
+        made = await Sandbox.start(*args, **kwargs)
+        killers.append(asyncio.create_task(kill(made)))
+        return made
+
+    outcome, _ = await play(task, task.expert, SweEnvironment(start=start))
+    assert killed and outcome.score == 1.0
+    for killer in killers:
+        killer.cancel()
 
 
 async def test_honest_work_beside_cheats_is_still_judged_by_its_tests() -> None:
