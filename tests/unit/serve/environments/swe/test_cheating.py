@@ -153,8 +153,8 @@ async def test_who_is_killed_from_outside_is_judged_again_and_not_scored_low() -
 
     async def kill(sandbox: Sandbox) -> None:
         while not killed:
-            for process in psutil.Process(sandbox.pid).children(recursive=True):
-                with contextlib.suppress(psutil.Error):
+            with contextlib.suppress(psutil.Error):
+                for process in psutil.Process(sandbox.pid).children(recursive=True):
                     if any("inside.py" in word for word in process.cmdline()):
                         process.kill()
                         killed.append(process.pid)
