@@ -6,7 +6,7 @@ What it leaves out: the forms themselves, which are each track's own (`folders.p
 from pathlib import Path
 
 from serve.environments.protocol import TRACKS
-from serve.environments.tasks import Task, TaskError, check_all, load_toml
+from serve.environments.tasks import Task, TaskError, check_all
 
 Loaded = tuple[tuple[Task, ...], tuple[TaskError, ...]]  # tasks, and the faults of rows that were left out
 ROWS = (".jsonl", ".json", ".parquet")
@@ -34,25 +34,24 @@ def load_own(track: str, path: Path, repositories: Path | None = None) -> Loaded
 
 
 def _terminal(path: Path, _: Path | None) -> Loaded:
-    from serve.environments.terminal import LIMITS
+    from serve.environments.terminal import LIMITS, load_file
     from serve.environments.terminal.folders import load_folder, load_folders
-    from serve.environments.terminal.payload import read_payload
 
     if (path / "task.toml").is_file():
         return (load_folder(path, LIMITS),), ()
     if path.is_dir():
         return load_folders(path, LIMITS), ()
     _must_be(path, "terminal", (".toml",), "a task's folder, a folder of such, or a .toml file")
-    return check_all(load_toml(path, "terminal", LIMITS, lambda own, at: read_payload(own, at.error))), ()
+    return check_all(load_file(path)), ()
 
 
 def _tool_call(path: Path, _: Path | None) -> Loaded:
+    from serve.environments.tool_call import load_file
     from serve.environments.tool_call.rows import load_rows
-    from serve.environments.tool_call.spec import LIMITS, read_payload
 
     _must_be(path, "tool_call", (*ROWS, ".toml"), "a .jsonl, .parquet or .toml file")
     if path.suffix == ".toml":
-        return check_all(load_toml(path, "tool_call", LIMITS, lambda own, at: read_payload(own, at.error))), ()
+        return check_all(load_file(path)), ()
     rows = load_rows(path, on_error="skip")
     return rows.tasks, rows.errors
 

@@ -18,6 +18,9 @@ Track = Literal["terminal", "tool_call", "swe", "gui"]
 TRACKS: tuple[Track, ...] = ("terminal", "tool_call", "swe", "gui")
 
 
+MAX_CALLS = 16  # of one answer, in every track
+
+
 class EnvironmentFailed(Exception):
     """The environment, not the policy, failed: the episode ends as `error` and trains nothing."""
 

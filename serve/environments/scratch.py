@@ -36,10 +36,17 @@ def scratch(kind: str) -> Iterator[Path]:
         yield Path(folder)
 
 
+def left_by_the_dead(place: Path, name: str) -> Iterator[Path]:
+    """What lies in a folder as `<name>-<process>-<its beginning>-...`, of processes that are gone."""
+    for path in place.glob(f"{name}-*-*-*"):
+        pid, start = path.name.removeprefix(f"{name}-").split("-")[:2]
+        if pid.isdigit() and began(int(pid)) != start:
+            yield path
+
+
 @functools.cache
 def _sweep(kind: str) -> None:
-    for folder in Path(tempfile.gettempdir()).glob(f"{NAME}-{kind}-*-*-*"):
-        pid, start = folder.name.removeprefix(f"{NAME}-{kind}-").split("-")[:2]
+    for folder in left_by_the_dead(Path(tempfile.gettempdir()), f"{NAME}-{kind}"):
         with contextlib.suppress(OSError):
-            if pid.isdigit() and folder.lstat().st_uid == os.geteuid() and began(int(pid)) != start:
+            if folder.lstat().st_uid == os.geteuid():
                 shutil.rmtree(folder, ignore_errors=True)

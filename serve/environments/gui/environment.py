@@ -17,11 +17,10 @@ from serve.environments.gui.pictures import Screens
 from serve.environments.gui.site import ORIGIN, Site
 from serve.environments.gui.tree import DIFF_LINES, differ, within
 from serve.environments.gui.window import Gone, Look, Window
-from serve.environments.protocol import Action, Check, EnvironmentFailed, Observation, Outcome, StepResult
+from serve.environments.protocol import MAX_CALLS, Action, Check, EnvironmentFailed, Observation, Outcome, StepResult
 from serve.environments.tasks import Limits, Task, TaskError
 
 CHECK_S = 5.0  # of one check
-MAX_CALLS = 16  # of one answer
 FAULT_CHARS = 1000  # of what is said of a fault
 TREE_CHARS = 50_000  # of the fact `tree`, which judges read
 T = TypeVar("T")

@@ -2,5 +2,8 @@
 
 from serve.environments.sandbox.bubblewrap import SandboxUnavailable, require, walls
 from serve.environments.sandbox.sandbox import CommandResult, PythonResult, Sandbox, SandboxDied
+from serve.environments.sandbox.staging import PACKAGE_NAME
 
-__all__ = ["CommandResult", "PythonResult", "Sandbox", "SandboxDied", "SandboxUnavailable", "require", "walls"]
+__all__ = [
+    "PACKAGE_NAME", "CommandResult", "PythonResult", "Sandbox", "SandboxDied", "SandboxUnavailable", "require", "walls",
+]  # fmt: skip

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from serve.environments.scratch import began
+from serve.environments.scratch import began, left_by_the_dead
 from serve.environments.tasks import Limits
 
 NAME = "clawrl-sandbox"
@@ -201,7 +201,5 @@ def _within(mount: Path, path: str) -> Path:
 def _sweep(places: tuple[Path, Path]) -> None:
     """Remove what processes that are gone have left."""
     for place in dict.fromkeys(places):
-        for folder in place.glob(f"{NAME}-*"):
-            pid, start = folder.name.removeprefix(f"{NAME}-").split("-")[:2]
-            if began(int(pid)) != start:
-                Group(folder, folder).remove()
+        for folder in left_by_the_dead(place, NAME):
+            Group(folder, folder).remove()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from serve.environments.sandbox.system_calls import write_filter
 
-PACKAGE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,80}")
+PACKAGE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,80}")  # and no path
 INIT = Path(__file__).with_name("init.py")
 # what a package imports besides itself, by the names of its files
 NEEDS = {
@@ -127,7 +127,7 @@ def package_files(name: str) -> tuple[Path, ...]:
     Raises:
         ValueError: it is no name of a package, or none that is installed.
     """
-    if not PACKAGE.fullmatch(name):
+    if not PACKAGE_NAME.fullmatch(name):
         raise ValueError(f"{name[:80]!r} is no name of a Python package: letters, digits, '_', '.' and '-' are allowed")
     found = []
     for one in (name, *NEEDS.get(name, ())):

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from serve.environments.protocol import Action, Check, EnvironmentFailed, Observation, Outcome, StepResult
+from serve.environments.protocol import MAX_CALLS, Action, Check, EnvironmentFailed, Observation, Outcome, StepResult
 from serve.environments.sandbox import Sandbox
 from serve.environments.swe import evaluation
 from serve.environments.swe.observing import of_change, of_command, of_start
@@ -20,7 +20,7 @@ from serve.environments.swe.payload import Payload, of_task
 from serve.environments.swe.repository import Base, at_commit, shipped
 from serve.environments.swe.rows import find_repository
 from serve.environments.tasks import Task, TaskError
-from serve.environments.terminal.calls import LEAST_S, MAX_CALLS, Room, fault_of, title, too_many
+from serve.environments.terminal.calls import LEAST_S, Room, fault_of, title, too_many
 
 ENTER_S = 10.0
 

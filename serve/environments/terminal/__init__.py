@@ -4,6 +4,7 @@ What it does: gathers what a track consists of. What it leaves out: task folders
 """
 
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from serve.environments.terminal.plain import parse_plain, plain_text
 
 __all__ = [
     "EXAMPLE_PLAIN", "LIMITS", "SYSTEM", "SYSTEM_PLAIN", "TOOLS", "TerminalEnvironment", "expert_action", "load",
-    "make", "parse_plain", "plain_text", "tools",
+    "load_file", "make", "parse_plain", "plain_text", "tools",
 ]  # fmt: skip
 
 LIMITS = Limits(steps=12, step_s=20.0, episode_s=240.0, memory_mb=512, processes=64, disk_mb=64, output_chars=6000)
@@ -93,8 +94,17 @@ def load() -> tuple[Task, ...]:
         TaskError: names file, line and field.
     """
     files = sorted((Path(__file__).parent / "tasks").glob("*.toml"))
-    read = (load_toml(path, "terminal", LIMITS, lambda own, place: read_payload(own, place.error)) for path in files)
-    return check_all(with_entries((task for tasks in read for task in tasks), "done", "terminal"))
+    return check_all(task for path in files for task in load_file(path))
+
+
+def load_file(path: Path) -> Iterator[Task]:
+    """The tasks of one skill's file.
+
+    Raises:
+        TaskError: names file, line and field.
+    """
+    tasks = load_toml(path, "terminal", LIMITS, lambda own, place: read_payload(own, place.error))
+    return with_entries(tasks, "done", "terminal")
 
 
 def expert_action(entry: Any, observation: Observation) -> Action:

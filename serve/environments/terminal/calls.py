@@ -7,11 +7,10 @@ entries. The SWE track uses it too.
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from serve.environments.protocol import Action, Call
+from serve.environments.protocol import MAX_CALLS, Action, Call
 from serve.environments.tasks import Task, TaskError
 from serve.environments.terminal.payload import brief, is_text
 
-MAX_CALLS = 16  # of one answer
 LEAST_S = 0.05  # a command that would get less of a step's time is not begun
 TITLE_CHARS = 200  # of a command, above its output
 LEAST_CHARS = 200  # of an output, whatever was shown before: how the command ended

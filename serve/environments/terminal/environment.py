@@ -9,11 +9,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from serve.environments.protocol import Action, EnvironmentFailed, Observation, Outcome, StepResult
+from serve.environments.protocol import MAX_CALLS, Action, EnvironmentFailed, Observation, Outcome, StepResult
 from serve.environments.sandbox import CommandResult, Sandbox
 from serve.environments.tasks import Task, TaskError
 from serve.environments.terminal import evaluation, observing, verdicts
-from serve.environments.terminal.calls import LEAST_S, MAX_CALLS, Room, fault_of, title, too_many
+from serve.environments.terminal.calls import LEAST_S, Room, fault_of, title, too_many
 from serve.environments.terminal.payload import SETUP_S, contents, read_payload
 
 WORK = "/work"

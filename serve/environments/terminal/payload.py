@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Any
 
+from serve.environments.sandbox import PACKAGE_NAME
 from serve.environments.tasks import TaskError
 
 Fail = Callable[[str, str], TaskError]  # (field, what is wrong) -> the error to raise
@@ -32,7 +33,6 @@ TESTS_S = 120.0  # of a test script
 SETUP_S = 30.0  # of a set-up script
 KNOWN = ("files", "setup", "checks", "tests")
 PYTEST_FILE = re.compile(r"test_[^/]*\.py")
-PACKAGE = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 NAME_BYTES, PATH_BYTES = 255, 3000  # of a file's name, and of its path
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 120
@@ -151,7 +151,7 @@ def _tests(tests: Any, fail: Fail) -> dict[str, Any]:
     if not isinstance(packages, list | tuple):
         raise fail("tests", f"packages = {brief(packages)}: a list of names is needed")
     for one in packages:
-        if not isinstance(one, str) or not PACKAGE.fullmatch(one):
+        if not isinstance(one, str) or not PACKAGE_NAME.fullmatch(one):
             raise fail("tests", f"packages: {brief(one)}: a name of letters, digits, '_', '.', '-' is needed")
     return {"files": files, "timeout_s": _seconds(tests, TESTS_S, "tests", fail), "packages": list(packages)}
 

@@ -15,7 +15,7 @@ from serve.environments.tool_call.spec import LIMITS, read_payload
 
 __all__ = [
     "EXAMPLE_PLAIN", "LIMITS", "SYSTEM", "SYSTEM_PLAIN", "TOOLS", "ToolCallEnvironment", "expert_action", "load",
-    "make", "parse_plain", "plain_text", "tools",
+    "load_file", "make", "parse_plain", "plain_text", "tools",
 ]  # fmt: skip
 
 TASKS = Path(__file__).with_name("tasks")
@@ -29,11 +29,16 @@ def load() -> tuple[Task, ...]:
         TaskError: names file, line and field.
     """
     files = sorted(TASKS.glob("*.toml"))
-    return check_all(
-        task
-        for path in files
-        for task in load_toml(path, "tool_call", LIMITS, lambda own, place: read_payload(own, place.error))
-    )
+    return check_all(task for path in files for task in load_file(path))
+
+
+def load_file(path: Path) -> list[Task]:
+    """The tasks of one skill's file.
+
+    Raises:
+        TaskError: names file, line and field.
+    """
+    return load_toml(path, "tool_call", LIMITS, lambda own, place: read_payload(own, place.error))
 
 
 def make(settings: EnvironmentSettings | None = None) -> ToolCallEnvironment:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from serve.environments.protocol import Action, Call, EnvironmentFailed, Observation, Outcome, StepResult
+from serve.environments.protocol import MAX_CALLS, Action, Call, EnvironmentFailed, Observation, Outcome, StepResult
 from serve.environments.sandbox import PythonResult, Sandbox
 from serve.environments.tasks import Limits, Task, TaskError
 from serve.environments.tool_call.answers import final_answer, first_answer_line, unfit
@@ -21,7 +21,6 @@ from serve.environments.tool_call.labels import require_label
 from serve.environments.tool_call.outcome import evaluate
 from serve.environments.tool_call.spec import ToolTask
 
-MAX_CALLS = 16  # of one answer
 LEAST_S = 0.05  # of a step's time that must be left to begin another call
 NEITHER = (
     "This answer has neither a call nor a final answer. Call a tool; or give the final answer: call answer(value), "

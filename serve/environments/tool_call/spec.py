@@ -22,11 +22,11 @@ Fields of a task besides those of `tasks.py`:
 
 import json
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from serve.environments.sandbox import PACKAGE_NAME
 from serve.environments.tasks import Limits, Task, TaskError
 from serve.environments.tool_call.functions import MAX_DEPTH, Function, compiled, read_functions, too_deep, with_service
 from serve.environments.tool_call.numbers import read_number
@@ -40,7 +40,6 @@ FIELDS = {
     "kind", "label", "tolerance", "fold", "python", "packages", "keep_state", "service", "state", "functions", "calls",
     "only_calls", "state_check",
 }  # fmt: skip
-PACKAGE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # a name, and no path
 SHOWN_CHARS = 500  # of one fault
 Fail = Callable[[str, str], TaskError]  # (field, what is wrong) -> the error that names its place
 
@@ -75,6 +74,7 @@ class ToolTask:
 
         if not isinstance(task.instruction, str) or not task.instruction.strip():
             raise fail("instruction", f"{task.instruction!r:.100}: a text is needed")
+        _require_json(task.payload, fail)
         return _read(task.payload, fail)
 
 
@@ -107,7 +107,6 @@ def _read(given: dict[str, Any], say: Fail) -> ToolTask:
     def fail(name: str, what: str) -> TaskError:
         return say(name[:200], what if len(what) <= SHOWN_CHARS else f"{what[:SHOWN_CHARS]}...")
 
-    _require_json(given, fail)
     if unknown := sorted(set(given) - FIELDS):
         raise fail(unknown[0], f"unknown; known are {', '.join(sorted(FIELDS))}")
     kind = given.get("kind")
@@ -184,7 +183,7 @@ def _packages(given: dict[str, Any], fail: Fail) -> tuple[str, ...]:
     value = given.get("packages", [])
     if not isinstance(value, list):
         raise fail("packages", f"{value!r}: a list of names of Python packages is needed")
-    if strange := [one for one in value if not isinstance(one, str) or not PACKAGE.fullmatch(one)]:
+    if strange := [one for one in value if not isinstance(one, str) or not PACKAGE_NAME.fullmatch(one)]:
         raise fail("packages", f"{strange[0]!r:.100}: a name like sympy is needed: letters, digits, '_', '.', '-'")
     return tuple(value)
 

@@ -79,3 +79,13 @@ def test_a_folder_of_ones_own_is_run_by_the_command(folder: Path) -> None:
         assert "1 of 1 solved" in result.output and "write-hello" in result.output
     nothing = command("wrong", "terminal", "--tasks", folder)
     assert nothing.exit_code == 1 and "entry `wrong`" in str(nothing.exception)
+
+
+def test_entries_of_ones_own_task_file_are_looked_at_when_it_is_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'skill = "s"\nsplit = "train"\n[[task]]\nid = "a"\ndifficulty = 1\ninstruction = "Do it."\n'
+        'checks = [{name = "c", run = "true"}]\nexpert = [{call = "ls"}]\n'
+    )
+    with pytest.raises(TaskError, match=r"mine\.toml:3: expert: entry 1"):
+        load_own("terminal", path)
